@@ -23,10 +23,10 @@ import (
 // clients are REST clients for the few watched kinds. The full clientset would link every other kind as well.
 type clients struct {
 	core, discovery rest.Interface
-	imports         []rest.Interface // of ServiceImports, one for each version; nil: not needed
+	imports         []rest.Interface // clients of ServiceImports, one for each API version; nil: not needed
 	http            *http.Client
-	server          string        // URL
-	requests        atomic.Uint64 // sent
+	server          string        // URL of the API server
+	requests        atomic.Uint64 // requests sent
 }
 
 // newClients reads the credentials. It opens no connection.
@@ -65,8 +65,8 @@ func newClients(kubeconfig, kubeContext, userAgent string, maxList int64, import
 	return c, nil
 }
 
-// boundedClient returns an HTTP client whose lists have at most that many bytes and whose requests are counted. The headers and the
-// bodies of errors are bounded, too.
+// boundedClient returns an HTTP client that counts its requests in count. It bounds a list to maxList bytes, and also bounds the
+// headers and the bodies of error responses.
 func boundedClient(cfg *rest.Config, maxList int64, count *atomic.Uint64) (*http.Client, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Wrap(boundHeaders)

@@ -25,8 +25,8 @@ import (
 const (
 	importGroup    = "multicluster.x-k8s.io"
 	importKind     = "ServiceImport"
-	labelImport    = "multicluster.kubernetes.io/service-name"   // of an EndpointSlice: the ServiceImport
-	labelCluster   = "multicluster.kubernetes.io/source-cluster" // of an EndpointSlice: the id of its cluster
+	labelImport    = "multicluster.kubernetes.io/service-name"   // label of an EndpointSlice: the name of its ServiceImport
+	labelCluster   = "multicluster.kubernetes.io/source-cluster" // label of an EndpointSlice: the id of its cluster
 	typeHeadless   = "Headless"
 	typeClusterSet = "ClusterSetIP"
 )
@@ -185,8 +185,8 @@ func (w *Watch) addClusterSet(spaces []string) {
 // isAbsent reports whether the server has no version of the resource.
 func (f *feed) isAbsent() bool { return f.query.versions != nil && f.missing >= len(f.query.versions) }
 
-// nextVersion makes the next request ask for another version. Once the server has none, it has no objects: that is as
-// good as an empty list.
+// nextVersion makes the next request ask for another API version. A server that has none of them has no objects: that counts as
+// an empty list.
 func (f *feed) nextVersion(ctx context.Context) {
 	versions := f.query.versions
 	f.query.client = versions[(slices.Index(versions, f.query.client)+1)%len(versions)]
@@ -201,8 +201,8 @@ func (f *feed) nextVersion(ctx context.Context) {
 	f.confirmed(ctx, now)
 }
 
-// findVersion makes the next request ask for a version that the server has by now. It fails if it has none, which one request
-// shows. If that is not answered, the next version is tried.
+// findVersion requests the API versions that the server has by now, and makes the next request ask for one of them. It fails if
+// there is none. If the list of versions cannot be read, the version that is next in turn is tried.
 func (f *feed) findVersion(ctx context.Context) error {
 	if err := f.waitForLimit(ctx); err != nil {
 		return err
@@ -213,7 +213,7 @@ func (f *feed) findVersion(ctx context.Context) error {
 	var group metav1.APIGroup
 	err := f.query.client.Get().AbsPath("/apis", importGroup).MaxRetries(0).Do(limited).Into(&group)
 	if err != nil && !apierrors.IsNotFound(err) {
-		return nil // such as a missing permission for this path
+		return nil // not readable, for example without permission for this path
 	}
 	for _, client := range f.query.versions {
 		served := func(v metav1.GroupVersionForDiscovery) bool { return v.GroupVersion == client.APIVersion().String() }

@@ -26,7 +26,7 @@ const (
 	// searchLabel on a Pod, with the value off, excludes it from walks of the search path.
 	searchLabel = "node-cache.io/search-path"
 
-	// maxSearches and maxSearchBytes are the most domains of dnsConfig.searches that the API accepts, and their bytes.
+	// maxSearches and maxSearchBytes are the most domains, and the most bytes, that the API accepts in dnsConfig.searches.
 	maxSearches, maxSearchBytes = 32, 2048
 
 	// maxPodAddrs is the most addresses of a pod that the API accepts: one of each family.
@@ -42,8 +42,8 @@ const (
 	labelMax = 63
 )
 
-// serviceOf converts a Service to the zone's record, on request with its external addresses. It fails if not all of those
-// are served. It ignores a TTL annotation that ttlOf refuses. The record shares only its strings with svc.
+// serviceOf converts a Service to the zone's record. With external, the record has the external addresses, and an error means that
+// not all of them can be served. serviceOf ignores a TTL annotation that ttlOf refuses. The record shares only its strings with svc.
 func serviceOf(svc *corev1.Service, external bool) (zone.Service, error) {
 	ttl, err := ttlOf(svc.Annotations)
 	if err != nil {
@@ -65,7 +65,7 @@ func serviceOf(svc *corev1.Service, external bool) (zone.Service, error) {
 		s.Type = zone.Headless
 	default:
 		s.Type = zone.ClusterIP
-		if s.Addrs = addrsOf(svc.Spec.ClusterIPs); len(svc.Spec.ClusterIPs) == 0 { // of an API server before 1.20
+		if s.Addrs = addrsOf(svc.Spec.ClusterIPs); len(svc.Spec.ClusterIPs) == 0 { // an API server before 1.20 sets only clusterIP
 			s.Addrs = addrsOf([]string{svc.Spec.ClusterIP})
 		}
 	}
@@ -108,7 +108,7 @@ func headless(svc *corev1.Service) bool {
 	return svc.Spec.ClusterIP == corev1.ClusterIPNone
 }
 
-// ttlOf parses the TTL annotation. It returns a negative duration if there is none.
+// ttlOf parses the TTL annotation. It returns ttlUnset if there is none or it is invalid.
 func ttlOf(annotations map[string]string) (time.Duration, error) {
 	text, ok := annotations[ttlAnnotation]
 	if !ok {
@@ -130,7 +130,7 @@ func sliceOf(es *discoveryv1.EndpointSlice) (zone.Slice, bool) {
 	return sliceFor(es, es.Labels[discoveryv1.LabelServiceName])
 }
 
-// sliceFor is sliceOf for a slice of that service.
+// sliceFor converts an EndpointSlice of the named service, as sliceOf does for the service of the label.
 func sliceFor(es *discoveryv1.EndpointSlice, service string) (zone.Slice, bool) {
 	if service == "" || es.AddressType == discoveryv1.AddressTypeFQDN {
 		return zone.Slice{}, false
@@ -190,7 +190,7 @@ func podOf(pod *corev1.Pod) (zone.Pod, bool) {
 	return zone.Pod{Namespace: pod.Namespace, Name: pod.Name, Addrs: addrs}, true
 }
 
-// maxObjectName is the longest name of an object in bytes. The kind of an owner has no more.
+// maxObjectName is the longest name of an object that the API accepts, in bytes. It bounds the kind of an owner, too.
 const maxObjectName = 253
 
 // isObjectName reports whether text may be a kind or the name of a pod or controller. The API server accepts any bytes, of
@@ -201,9 +201,9 @@ func isObjectName(text string) bool {
 	})
 }
 
-// ownPodOf returns the record of a pod of the node, nil if queries from its addresses may be another's: on the host
-// network the addresses are the node's, and once a pod ends another pod may get them before its end is reported. Without
-// a node, pods of any node have a record. A record has at most 4 KiB.
+// ownPodOf returns the record of a pod of the node, nil if another client may use its addresses: on the host network they are the
+// node's, and once a pod ends, another pod may get them before the end is reported. If node is empty, pods of any node have a
+// record. A record has at most 4 KiB.
 func ownPodOf(pod *corev1.Pod, node string) *pods.Pod {
 	record, ok := podOf(pod)
 	if !ok || pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || mayHaveEnded(pod) || node != "" && pod.Spec.NodeName != node {
@@ -215,7 +215,7 @@ func ownPodOf(pod *corev1.Pod, node string) *pods.Pod {
 	return &pods.Pod{Namespace: record.Namespace, Name: record.Name, Workload: workloadOf(pod), Addrs: record.Addrs, DNS: dnsOf(pod)}
 }
 
-// dnsOf returns what a pod says about its resolv.conf. An ndots that is not a number has no effect, as in resolvers.
+// dnsOf returns the pod's settings for its resolv.conf. An ndots that is not a number has no effect, as in resolvers.
 func dnsOf(pod *corev1.Pod) pods.DNS {
 	d := pods.DNS{Skip: pod.Labels[searchLabel] == "off"}
 	if p := pod.Spec.DNSPolicy; p == corev1.DNSNone || p == corev1.DNSDefault {
@@ -231,7 +231,7 @@ func dnsOf(pod *corev1.Pod) pods.DNS {
 	for _, option := range c.Options {
 		if option.Name == "ndots" && option.Value != nil {
 			if n, err := strconv.Atoi(*option.Value); err == nil {
-				d.Ndots, d.Skip = n, d.Skip || n < 1 // names are asked for as they are first
+				d.Ndots, d.Skip = n, d.Skip || n < 1 // with ndots 0, resolvers try each name as it is first
 			}
 		}
 	}

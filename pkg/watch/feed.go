@@ -34,13 +34,13 @@ const (
 	// refusedPause follows a refusal by the server. Permissions can change at any time, but rarely do.
 	refusedPause = 30 * time.Second
 
-	// requestsPerSecond bounds one resource of this process, after a burst of one plus one for each of its feeds: an old
-	// server needs two requests at the start. The pages of one list count as one request.
+	// requestsPerSecond bounds the requests of this process for one resource. The burst is requestBurst plus one for each feed of
+	// the resource: an old server needs two requests at the start. The pages of one list count as one request.
 	requestsPerSecond = 1
 	requestBurst      = 1
 
-	// A server that answers one request and fails the next one changes the state each time. After a burst, the log has a failure and
-	// the recovery from it in each such time.
+	// A server that answers every other request changes the state each time. After flipBurst failures, the log has one failure and
+	// its recovery per flipEvery.
 	flipBurst = 4
 	flipEvery = 30 * time.Second
 )
@@ -52,10 +52,10 @@ type feed struct {
 	status         *kindStatus
 	feedStatus     *feedStatus
 	limiter        *rate.Limiter // shared by the feeds of one resource
-	logs           *rate.Limiter // of failures
-	confirmAfter   time.Duration // see confirmTimes
-	confirmTimeout time.Duration
-	maxList        int64 // bytes
+	logs           *rate.Limiter // limits the log lines about failures
+	confirmAfter   time.Duration // age after which a quiet state is confirmed actively
+	confirmTimeout time.Duration // timeout of the request for that
+	maxList        int64         // most bytes of a plain list
 	conns          *connTracker
 	guard          panics.Guard
 	onSynced       func() // called once: the first list is complete, or the server forbids it
@@ -69,17 +69,17 @@ type feed struct {
 	// upTo is the resource version up to which every change was received.
 	upTo atomic.Uint64
 
-	logged atomic.Bool // the log has a failure without the recovery
+	logged atomic.Bool // a failure was logged, and its recovery was not
 
 	// The remaining fields belong to the reflector's goroutine, and to its stream while there is one.
 	stream         *stream
 	restarted      bool      // a watch was started before
 	listAsked      time.Time // when the last plain list was requested
-	listLeft       int64     // bytes that the rest of that list may have
+	listLeft       int64     // bytes that the remaining pages of that list may have
 	listPages      int       // pages of that list so far
-	listError      error     // of the last watch with a first list
-	failures       int       // of such watches, in a row
-	missing        int       // requests in a row for versions that the server does not have
+	listError      error     // error of the last watch with a first list
+	failures       int       // failed watches with a first list, in a row
+	missing        int       // requests in a row for API versions that the server does not have
 	unconfirmed    int       // short watches that ended without confirmation, in a row
 	behind         bool      // the server is known to have a newer version
 	rolledBack     bool      // the server is at an older version than it reported before
@@ -102,8 +102,8 @@ func (f *feed) run(ctx context.Context) {
 	pause := retry.Backoff{First: firstPause, Last: lastPause}
 	refused := retry.Backoff{First: refusedPause, Last: refusedPause}
 	for {
-		pause.Begin()                                                                  // the server's pause replaces the backoff
-		err := f.guard.Do(ctx, func() error { return r.ListAndWatchWithContext(ctx) }) // it recorded other failures itself
+		pause.Begin()                                                                  // a pause that the server requested counts as part of the attempt
+		err := f.guard.Do(ctx, func() error { return r.ListAndWatchWithContext(ctx) }) // failures other than panics are recorded already
 		if errors.Is(err, panics.Err) {
 			f.failed(ctx, err)
 		}
@@ -151,7 +151,7 @@ func (f *feed) confirmed(ctx context.Context, at time.Time) {
 	}
 }
 
-// streamEnded records how a watch ended.
+// streamEnded counts the short watches in a row that ended without a confirmation of the state.
 func (f *feed) streamEnded(short, proved bool) {
 	switch {
 	case proved:
@@ -174,7 +174,7 @@ func (f *feed) closeSilentConns() {
 	f.conns.closeSilentSince(f.now().Add(-f.confirmTimeout))
 }
 
-// noteVersion keeps the highest resource version.
+// noteVersion parses a resource version and records it if it is the highest. ok is false if it is not a number.
 func (f *feed) noteVersion(resourceVersion string) (version uint64, ok bool) {
 	version, err := strconv.ParseUint(resourceVersion, 10, 64)
 	if err != nil {

@@ -45,7 +45,7 @@ type Manifests struct {
 	serviceWatcher *serviceWatcher // nil: none
 	ready          chan struct{}
 	sets           []*manifestSet // in the order of puts; removals have the opposite order
-	kinds          []zone.Kind    // of the store
+	kinds          []zone.Kind    // kinds of Store
 	missing        bool           // objects of the sets are missing in the folder
 	failures       atomic.Uint64
 	panics         atomic.Uint64
@@ -59,8 +59,8 @@ type Manifests struct {
 type manifestSet struct {
 	target
 	kind    zone.Kind
-	all     bool                          // not only the selected objects
-	present map[types.NamespacedName]bool // put and not removed; false: missing in the folder
+	all     bool                          // the target gets all objects, not only the selected ones
+	present map[types.NamespacedName]bool // objects that were put and not removed; false: missing in the folder
 
 	events  atomic.Uint64
 	arrival Histogram // guarded by Manifests.mu
@@ -89,8 +89,9 @@ func NewManifests(cfg Config) (*Manifests, error) {
 	return m, nil
 }
 
-// addSets adds the sets of the service watch and of the store. In the store, a Service that becomes headless already has
-// its endpoints, and a name disappears with its Service, not with its endpoints before that.
+// addSets adds the sets of ServiceWatch, Store and ClusterSet. Their order matters. apply goes forward: EndpointSlices are stored
+// before their Service, so a Service that becomes headless has its endpoints. remove goes backward: a Service is removed before
+// its EndpointSlices.
 func (m *Manifests) addSets() {
 	add := func(t target, kind zone.Kind, all bool) {
 		m.sets = append(m.sets, &manifestSet{target: t, kind: kind, all: all, present: map[types.NamespacedName]bool{}})
@@ -177,8 +178,8 @@ func (m *Manifests) start(ctx context.Context) {
 	m.serviceWatcher.markSynced(func() { close(m.ready) })
 }
 
-// check applies the folder's changes. Missing objects are removed if the folder is unchanged at the next call, which is
-// to come after the returned pause.
+// check applies the folder's changes. Missing objects are removed if the folder is unchanged at the next call, which comes after
+// the returned pause.
 func (m *Manifests) check(ctx context.Context) (pause time.Duration) {
 	began := m.cfg.Now()
 	changed := m.folder.scan(ctx)
@@ -197,7 +198,7 @@ func (m *Manifests) check(ctx context.Context) (pause time.Duration) {
 	return 0
 }
 
-// apply puts the folder's objects. began is when the check began that found a change; zero: it is the first one.
+// apply puts the folder's objects. began is when the check that found a change began; zero: the first state, which is not timed.
 func (m *Manifests) apply(ctx context.Context, began time.Time) {
 	objects, problems := m.folder.objects()
 	m.report(ctx, problems)

@@ -19,7 +19,7 @@ type manifestCheck struct {
 	fatal  bool // the object cannot be served
 }
 
-// check checks an object and returns what it gives to the zone.
+// check checks an object and returns the objects that it gives to the zone.
 func (c *manifestCheck) check(id manifestID, o object) []object {
 	c.label("metadata.namespace", id.namespace)
 	if id.kind == "Service" || id.kind == "Namespace" {
@@ -116,7 +116,7 @@ func (c *manifestCheck) service(svc *corev1.Service) {
 	}
 }
 
-// external checks what gives a Service its external names.
+// external checks the fields that the external names of a Service are made of.
 func (c *manifestCheck) external(svc *corev1.Service) {
 	for i, text := range svc.Spec.ExternalIPs {
 		c.address(fmt.Sprintf("spec.externalIPs[%d]", i), text)

@@ -27,8 +27,8 @@ import (
 // Problem is one problem in a folder of manifests.
 type Problem struct {
 	File     string `json:"file"`           // name in the folder; empty: the folder itself
-	Document int    `json:"document"`       // of the file, from 1, without documents that hold only comments; 0: the whole file
-	Line     int    `json:"line"`           // of the file, from 1; 0: unknown
+	Document int    `json:"document"`       // number of the document in the file, from 1, not counting documents of comments only; 0: the whole file
+	Line     int    `json:"line"`           // line of the file, from 1; 0: unknown
 	What     string `json:"what"`           // begins with the object and the field's path, if known
 	Hint     string `json:"hint,omitempty"` // what to write instead; empty: no hint
 }
@@ -80,7 +80,7 @@ type manifestReader struct {
 	file     string
 	imports  bool // ServiceImports are used
 	doc      manifestDocument
-	root     *yaml.Node // of the document; nil: not parsed, since most documents have no problem
+	root     *yaml.Node // parsed document, which only problems need; nil: not parsed yet
 	objects  []manifest
 	broken   bool // a document is unusable
 	problems []Problem
@@ -88,10 +88,10 @@ type manifestReader struct {
 
 // manifestDocument is one document of a file.
 type manifestDocument struct {
-	number int    // from 1, without documents that hold only comments
+	number int    // position in the file, from 1, not counting documents of comments only
 	first  int    // line of the file where text begins, from 1
 	line   int    // line of the file where its content begins, from 1
-	text   []byte // with its mark and comments; shares memory with the file
+	text   []byte // includes the mark "---" and comments; shares memory with the file
 }
 
 // readFile decodes all documents of a file. A JSON file holds objects, one after the other.
@@ -241,12 +241,12 @@ func (r *manifestReader) lineOf(path string) int {
 	return line
 }
 
-// content returns the top node of the document, which it parses if no problem needed it before.
+// content returns the top node of the document. It parses the document at the first call.
 func (r *manifestReader) content() *yaml.Node {
 	if r.root == nil {
 		r.root = &yaml.Node{}
 		if yaml.Unmarshal(r.doc.text, r.root) != nil || len(r.root.Content) == 0 {
-			r.root = &yaml.Node{Content: []*yaml.Node{{}}} // this parser is stricter than the decoder: its fields have no lines
+			r.root = &yaml.Node{Content: []*yaml.Node{{}}} // this parser refuses some documents that the decoder accepts: the lines of their fields stay unknown
 		}
 	}
 	return r.root.Content[0]
@@ -281,7 +281,7 @@ func (r *manifestReader) fileLine(counted int) int {
 	return min(r.doc.first+counted-1, last)
 }
 
-// A manifestHead is what every object has, and the items of a list.
+// A manifestHead has the fields that all objects have, and the items of a list.
 type manifestHead struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -292,9 +292,9 @@ type manifestHead struct {
 	Items []stdjson.RawMessage `json:"items"`
 }
 
-// readObject decodes one object or the objects of a list. path is empty, or the path of a list item. The items of an API
-// list have its kind and apiVersion, in head; those of a "kubectl get" list have any, and set it themselves. Objects of
-// unused kinds are skipped, whatever they contain.
+// readObject decodes one object or the objects of a list. path is empty, or the path of a list item. head has the defaults of an
+// item: in an API list, items inherit its kind and apiVersion; in a "kubectl get" list, they may be of any kind and set both
+// themselves. Objects of unused kinds are skipped, whatever they contain.
 func (r *manifestReader) readObject(text []byte, path string, head manifestHead) {
 	wrong := json.UnmarshalCaseSensitivePreserveInts(text, &head)
 	written, isList := strings.CutSuffix(head.Kind, "List")
@@ -328,8 +328,8 @@ func (r *manifestReader) readObject(text []byte, path string, head manifestHead)
 	r.readKind(text, path, id)
 }
 
-// usedKind returns the kind that is written so, in its own case, and its apiVersion. Without a kind, as in a "kubectl get"
-// list, the apiVersion is that of the list.
+// usedKind returns the used kind that equals written except for case, and its apiVersion. An empty kind, as of a "kubectl get"
+// list, has the apiVersion of such a list.
 func usedKind(written string) (kind, version string, used bool) {
 	versions := map[string]string{
 		"": "v1", "Service": "v1", "Endpoints": "v1", "Namespace": "v1", "Pod": "v1", "EndpointSlice": "discovery.k8s.io/v1",

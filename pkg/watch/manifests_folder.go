@@ -38,7 +38,7 @@ type manifestFolder struct {
 	path    string
 	imports bool // ServiceImports are used
 	guard   panics.Guard
-	files   []*manifestFile // by name
+	files   []*manifestFile // sorted by name
 	err     error           // why the folder cannot be read
 }
 
@@ -46,10 +46,10 @@ type manifestFolder struct {
 // since that document may name any of them.
 type manifestFile struct {
 	name     string
-	sum      [sha256.Size]byte // of its content
+	sum      [sha256.Size]byte // SHA-256 of the content
 	err      error             // why the content cannot be read
 	objects  []manifest        // usable ones, in the order of the file
-	kept     []manifest        // from before a mistake
+	kept     []manifest        // objects from before a document became unusable
 	problems []Problem
 }
 
@@ -178,7 +178,7 @@ type manifestSelection struct {
 	endpoints                 Endpoints
 }
 
-// split returns the objects by kind: all of them, and the selected ones. A namespace exists if an object is in it.
+// split returns the objects by kind: all of them, and the selected ones. A namespace with an object exists, document or not.
 func (s *manifestSelection) split(manifests []manifest) (all, selected map[zone.Kind][]object) {
 	var objects []object
 	services := map[types.NamespacedName]*corev1.Service{}

@@ -32,13 +32,13 @@ const (
 )
 
 const (
-	// The pauses between failed calls. The last one is short because the first pods that a restarted kubelet ends give their
-	// addresses to others soon, and an attempt at a socket of the node costs little.
+	// The pauses between failed calls. The last one is short: a restarted kubelet soon ends pods whose addresses other pods then
+	// get, and an attempt at a socket of the node costs little.
 	firstCallPause = 200 * time.Millisecond
 	lastCallPause  = time.Second
 )
 
-// maxNodePods bounds the pods of the node. A kubelet runs 110 unless it is configured, and ended pods do not count.
+// maxNodePods bounds the pods of the node. By default, a kubelet runs at most 110, and ended pods do not count.
 const maxNodePods = 2048
 
 var (
@@ -99,7 +99,7 @@ func (f *podFeed) call(ctx context.Context) error {
 		return err
 	}
 	limit.Reset(f.confirmAfter)
-	f.begun() // not earlier: the watch of the API server has ended
+	f.begun() // only now: the watch of the API server, which has the same feed, has ended
 	f.confirmed(ctx, began)
 	for err == nil {
 		err = f.change(s)
@@ -110,7 +110,7 @@ func (f *podFeed) call(ctx context.Context) error {
 	return err
 }
 
-// list receives all pods and passes them, or none if they are not complete.
+// list receives all pods and passes them to the index, or none if the list is incomplete.
 func (f *podFeed) list(ctx context.Context, s *podStream) error {
 	all := map[types.NamespacedName]*pods.Pod{}
 	for {
@@ -168,7 +168,7 @@ func (f *podFeed) change(s *podStream) error {
 	return nil
 }
 
-// lost records that a call failed. Without a recent list, the pods come from the API server from then on, if they may.
+// lost records that a call failed. If the index is stale and PodsFromEither is set, the pods come from the API server from then on.
 func (f *podFeed) lost(ctx context.Context, err error) {
 	if f.endServer != nil {
 		return

@@ -52,7 +52,7 @@ type podStream struct {
 	message  bytes.Buffer
 }
 
-// frameHead is the length of what is before a message: a byte that is 1 if it is compressed, and its length.
+// frameHead is the length of the prefix of a gRPC message in bytes: one byte that is 1 if the message is compressed, and its length.
 const frameHead = 5
 
 // openPodStream begins the call on a connection of its own. Both end with ctx.

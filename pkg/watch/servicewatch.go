@@ -57,8 +57,8 @@ type serviceWatcher struct {
 // sliceEndpoints are the relevant parts of one EndpointSlice.
 type sliceEndpoints struct {
 	ports       []zone.Port
-	ready       []Server // and not terminating; without a port
-	terminating []Server // terminating, and still serving
+	ready       []Server // ready and not terminating, with port 0
+	terminating []Server // terminating and still serving, with port 0
 }
 
 // newServiceWatcher returns a serviceWatcher without objects.
@@ -97,7 +97,7 @@ func (w *serviceWatcher) markSynced(onSynced func()) {
 	w.change(func() { w.onSynced = onSynced })
 }
 
-// target returns the target of the objects of one kind, of which f keeps those of its service.
+// target returns a target for the objects of one kind. Of these, w keeps those of the watched service.
 func (w *serviceWatcher) target(kind zone.Kind) target {
 	return target{
 		put: w.put,
@@ -109,7 +109,7 @@ func (w *serviceWatcher) target(kind zone.Kind) target {
 	}
 }
 
-// put keeps an object if it is one of the service's.
+// put keeps an object if it is the watched service or one of its slices.
 func (w *serviceWatcher) put(obj runtime.Object, _ time.Time) bool {
 	switch o := obj.(type) {
 	case *corev1.Service:
@@ -135,7 +135,7 @@ func (w *serviceWatcher) put(obj runtime.Object, _ time.Time) bool {
 	return true
 }
 
-// retain drops the objects of one kind that keep does not name.
+// retain drops the objects of one kind for which keep returns false.
 func (w *serviceWatcher) retain(kind zone.Kind, keep func(namespace, name string) bool) {
 	w.change(func() {
 		if kind == zone.Services && !keep(w.cfg.Namespace, w.cfg.Service) {

@@ -88,7 +88,7 @@ func (s sink) Transformer() cache.TransformFunc {
 	}
 }
 
-// applyListed applies one object of a first list. The reflector keeps its name.
+// applyListed applies one object of a first list, and returns its name for the reflector to keep.
 func (s sink) applyListed(o object) types.NamespacedName {
 	if !s.isSelected(o) {
 		return types.NamespacedName{}
@@ -144,8 +144,8 @@ func (s sink) asObject(obj any) (object, error) {
 	return o, nil
 }
 
-// isSelected reports whether the object was requested. Any other object would stay for good: no later list deletes it. An object
-// without a name, or with a longer one than the API accepts, was not.
+// isSelected reports whether the object was requested. It is not if its name is empty or longer than the API accepts. An object
+// that was not requested would stay for good: no later list deletes it.
 func (s sink) isSelected(o object) bool {
 	namespace, name := o.GetNamespace(), o.GetName()
 	if name != "" && len(name) <= maxObjectName && len(namespace) <= maxObjectName && s.query.covers(namespace, name) {
@@ -162,7 +162,7 @@ func (s sink) confirmUpTo(resourceVersion string) {
 	}
 }
 
-// nextArrival returns the arrival of the event that the reflector passes now.
+// nextArrival returns the arrival of the event that the reflector passes to the sink now.
 func (s sink) nextArrival() arrival {
 	select {
 	case a := <-s.stream.arrivals:
@@ -225,8 +225,8 @@ func podTarget(index *pods.Index, node string) target {
 	}
 }
 
-// put writes an object to a store, on request with the external addresses of a Service, and reports whether that changed. It fails if
-// not all of them are served.
+// put writes an object to a store and reports whether that changed the store. With External, the record of a Service has its
+// external addresses, and put fails if not all of them can be served.
 func (cfg *Config) put(store *zone.Store, obj runtime.Object, now time.Time) (changed bool, err error) {
 	switch o := obj.(type) {
 	case *corev1.Service:

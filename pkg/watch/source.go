@@ -21,23 +21,23 @@ import (
 )
 
 const (
-	openTimeout = 10 * time.Second // for the response header of a watch; the server itself waits up to 3 s for its cache
-	listTimeout = 60 * time.Second // for one whole page
+	openTimeout = 10 * time.Second // timeout for the response header of a watch; the server itself waits up to 3 s for its cache
+	listTimeout = 60 * time.Second // timeout for one page of a list
 	maxDelay    = 30 * time.Second // the longest delay that a server may request
 
-	// minWatchTime is the minimum length of a watch: one that ends empty within a second makes the reflector list again.
+	// minWatchTime is the minimum length of a watch: if a watch ends within a second and without events, the reflector lists again.
 	minWatchTime = 1500 * time.Millisecond
 )
 
 // A query selects the objects of a feed.
 type query struct {
 	client    rest.Interface
-	versions  []rest.Interface // clients of a resource that the server has in one of several versions, or not; nil: it has it
+	versions  []rest.Interface // clients of the possible API versions, of which the server may have none; nil: only that of client
 	resource  string
-	namespace string // empty: all, or the kind has none
-	only      string // name of the only object; empty: all
-	labels    string // selector
-	fields    string // selector
+	namespace string // empty: all namespaces, or a cluster-scoped kind
+	only      string // name of the only object to get; empty: all
+	labels    string // label selector; empty: all objects
+	fields    string // field selector; empty: all objects
 	example   runtime.Object
 }
 
@@ -67,7 +67,7 @@ func (q *query) request(opts metav1.ListOptions) *rest.Request {
 		MaxRetries(0) // each request must pass the limiter
 }
 
-// openWatch opens a watch for the reflector: with a first list, or resuming.
+// openWatch opens a watch for the reflector: one that begins with a list, or one that resumes.
 func (f *feed) openWatch(ctx context.Context, opts metav1.ListOptions) (apiwatch.Interface, error) {
 	if f.isAbsent() {
 		if err := f.findVersion(ctx); err != nil {
@@ -111,7 +111,7 @@ func (f *feed) openWatch(ctx context.Context, opts metav1.ListOptions) (apiwatch
 	return st, nil
 }
 
-// begun counts a watch, unless it is the first.
+// begun counts a restart for each watch after the first.
 func (f *feed) begun() {
 	if f.restarted {
 		f.status.restarts.Add(1)
@@ -119,8 +119,8 @@ func (f *feed) begun() {
 	f.restarted = true
 }
 
-// planWatch prepares a resuming watch: whether it is short, and its timeout. It may confirm the state or find that a new
-// list is needed.
+// planWatch decides whether a resuming watch is short, and how long it may be silent. It may request a confirmation of the state
+// first. If a new list is needed, it returns the error that makes the reflector list.
 func (f *feed) planWatch(ctx context.Context) (short bool, patience time.Duration, err error) {
 	age, _ := f.status.age(f.feedStatus, f.now())
 	if left := f.confirmAfter - age; left > minWatchTime {
@@ -162,7 +162,7 @@ func (f *feed) sendWatch(ctx context.Context, cancel context.CancelFunc, opts me
 	return w, nil
 }
 
-// confirm requests the newest version of all objects, and reports whether the state has reached it.
+// confirm requests the newest resource version, and reports whether every change up to it was received.
 func (f *feed) confirm(ctx context.Context) (proven bool, err error) {
 	if err := f.waitForLimit(ctx); err != nil {
 		return false, err
@@ -254,9 +254,9 @@ func (f *feed) list(ctx context.Context, opts metav1.ListOptions) (runtime.Objec
 	return obj, nil
 }
 
-// minVersion returns the resource version to request instead of the reflector's: none older than the newest received. The
-// reflector does not count the objects of a first list that ended early, which the zone has. "0", any state, becomes
-// "", the newest, for the same reason.
+// minVersion returns the resource version to request in place of wanted, so that no answer is older than what was received: the
+// reflector does not count the objects of a first list that ended early, which the zone has. So "0" (any state) becomes "" (the
+// newest state).
 func (f *feed) minVersion(wanted string) string {
 	if wanted == "" || wanted == "0" {
 		return ""

@@ -14,26 +14,26 @@ import (
 	"github.com/nodecache/node-cache/pkg/remote"
 )
 
-// A kindStatus is the sync state of one kind, from one feed or one per namespace. It is as old as the oldest of them.
+// A kindStatus is the sync state of one kind, from one feed or one per namespace. Its age is that of the feed confirmed longest ago.
 type kindStatus struct {
-	kind    zone.Kind   // in the store
-	counted zone.Kind   // in the stats
+	kind    zone.Kind   // kind of the objects in the store
+	counted zone.Kind   // kind in Stats: Imports or ImportSlices for a cluster set, else kind
 	store   *zone.Store // nil: no store receives the confirmations
 
-	onConfirmed func(at time.Time) // nil: not needed
+	onConfirmed func(at time.Time) // called after each confirmation; nil: not needed
 
 	events, restarts, failures atomic.Uint64
 
 	mu              sync.Mutex // guards the following fields
 	arrival, change Histogram
 	feeds           []*feedStatus
-	invalid         map[types.NamespacedName]string // why each is not served in full; at most maxInvalid
+	invalid         map[types.NamespacedName]string // why an object is not served in full; at most maxInvalid entries
 }
 
 // maxInvalid bounds the invalid objects that are counted: a user can make many.
 const maxInvalid = 1000
 
-// noteInvalid records why an object is not served in full; nil: it is, or it is gone.
+// noteInvalid records why an object is not served in full. With a nil error, the object is served or was removed.
 func (k *kindStatus) noteInvalid(namespace, name string, why error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -50,7 +50,7 @@ func (k *kindStatus) noteInvalid(namespace, name string, why error) {
 	}
 }
 
-// retainInvalid forgets the invalid objects that keep does not name.
+// retainInvalid forgets the invalid objects for which keep returns false.
 func (k *kindStatus) retainInvalid(keep func(namespace, name string) bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -61,7 +61,7 @@ func (k *kindStatus) retainInvalid(keep func(namespace, name string) bool) {
 type feedStatus struct {
 	confirmedAt time.Time // boot time of the last confirmation; zero: never
 	synced      bool      // it was confirmed once, or the server forbids it
-	reason      string    // of the last error; empty: confirmed since
+	reason      string    // reason of the last error; empty: confirmed since
 	lastError   string
 }
 
@@ -94,7 +94,8 @@ func (k *kindStatus) confirmed(p *feedStatus, at time.Time) (settled, healed boo
 	return settled, healed
 }
 
-// applied counts an event that came at a time and was applied now, and the delay of the change that it brought, if it did.
+// applied counts an event that arrived at came and was applied at now. If it changed the store, and the object has the time of
+// its change, applied also counts the delay since that time.
 func (k *kindStatus) applied(o object, now, came time.Time, changed bool) {
 	k.events.Add(1)
 	k.mu.Lock()
@@ -122,7 +123,7 @@ func (k *kindStatus) age(p *feedStatus, now time.Time) (time.Duration, bool) {
 	return max(0, k.bootTime(now).Sub(p.confirmedAt)), !p.confirmedAt.IsZero()
 }
 
-// bootTime returns the clock plus the suspends that the store has recorded.
+// bootTime returns now plus the time that the host was suspended, as the store has recorded it.
 func (k *kindStatus) bootTime(now time.Time) time.Time {
 	if k.store == nil {
 		return now
@@ -130,7 +131,7 @@ func (k *kindStatus) bootTime(now time.Time) time.Time {
 	return k.store.BootTime(now)
 }
 
-// oldestConfirmedLocked returns the time at which all feeds were last confirmed, or zero.
+// oldestConfirmedLocked returns the last confirmation of the feed confirmed longest ago, zero if a feed was never confirmed.
 func (k *kindStatus) oldestConfirmedLocked() time.Time {
 	oldest := k.feeds[0].confirmedAt
 	for _, p := range k.feeds[1:] {
@@ -184,34 +185,34 @@ func Buckets() [bucketCount - 1]time.Duration {
 
 // Stats are the counters of a source and its current state.
 type Stats struct {
-	Kinds        []KindStats // the filled kinds, in the order of zone.Kind
-	ServiceWatch KindStats   // of a ServiceWatch; only Synced and LastError are set
-	OwnPods      *KindStats  // nil: none are watched
-	PodSource    string      // of OwnPods, SourceKubelet or SourceServer; empty: the kubelet has sent no list yet
-	Requests     uint64      // sent to the API server; 0 for manifests
-	Panics       uint64      // recovered, each also logged with its stack
+	Kinds        []KindStats // one for each kind of the stores, in the order of zone.Kind
+	ServiceWatch KindStats   // state of the ServiceWatch; only Synced and LastError are set
+	OwnPods      *KindStats  // state of the node's pods; nil: they are not watched
+	PodSource    string      // where OwnPods come from, SourceKubelet or SourceServer; empty: the kubelet has sent no list yet
+	Requests     uint64      // requests sent to the API server; 0 for manifests
+	Panics       uint64      // recovered panics, each also logged with its stack
 }
 
 // KindStats are the counters and state of one kind.
 type KindStats struct {
 	Kind      zone.Kind
 	Synced    bool          // the first list is complete
-	Age       time.Duration // since the last confirmation; 0 before the first list
+	Age       time.Duration // time since the last confirmation; 0 before the first list
 	Events    uint64        // objects put or deleted, including those of lists
 	Restarts  uint64        // watches begun after the first
 	Failures  uint64        // failed or abandoned requests and watches
 	LastError string        // begins with its reason ("forbidden: …"); empty once the state is confirmed again
 
 	Invalid      int    // objects that are not served in full: imports, and Services with External; at most 1,000 count
-	FirstInvalid string // one of them, and why; empty: none
+	FirstInvalid string // the first of them by name, and why; empty: none
 
-	Arrival Histogram // from reading an event to applying it; lists do not count
-	Change  Histogram // from the object's own change time to applying it; only EndpointSlices have one
+	Arrival Histogram // delay from reading an event to applying it; lists do not count
+	Change  Histogram // delay from the change time in the object to applying it; only EndpointSlices have one
 }
 
 // A Histogram counts durations by Buckets.
 type Histogram struct {
-	Counts [bucketCount]uint64 // not cumulative
+	Counts [bucketCount]uint64 // one for each bucket, not cumulative
 	Sum    time.Duration
 }
 

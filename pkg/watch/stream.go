@@ -32,12 +32,12 @@ type stream struct {
 
 	// The following fields belong to pump.
 	listing       bool // the first list is not complete
-	failed        bool // an event of type Error has come, which is the last
+	failed        bool // an event of type Error, always the last one, has arrived
 	caughtUp      bool // after a first list or a bookmark: every further event is new
 	timer         *time.Timer
-	confirmResult chan bool // receives whether the state was confirmed; nil: no request
+	confirmResult chan bool // receives whether the state was confirmed; nil: no request is running
 
-	arrivals chan arrival // of the events passed to the reflector, in their order
+	arrivals chan arrival // arrivals of the events passed to the reflector, in order
 	listedAt time.Time    // when the end of the first list came; read it only after receiving that event
 }
 
@@ -55,7 +55,7 @@ func (s *stream) start(ctx context.Context, inner apiwatch.Interface, cancel con
 	s.quit = make(chan struct{})
 	s.stop = sync.OnceFunc(func() { close(s.quit) })
 	s.done = make(chan struct{})
-	s.arrivals = make(chan arrival, 2) // one that the reflector has at hand, and one that pump holds out to it
+	s.arrivals = make(chan arrival, 2) // for the event that the reflector handles, and the next one
 	s.timer = time.NewTimer(patience)
 	go s.pump(ctx)
 }
@@ -69,7 +69,7 @@ func (s *stream) Stop() {
 	<-s.done
 }
 
-// pump passes on the events.
+// pump passes the events of the server to the reflector.
 func (s *stream) pump(ctx context.Context) {
 	defer close(s.done)
 	defer close(s.out)
@@ -111,7 +111,7 @@ func (s *stream) next(ctx context.Context) (ev apiwatch.Event, ok bool) {
 	for {
 		select {
 		case ev, ok = <-s.inner.ResultChan():
-			if !ok && s.listing && !s.failed { // else the end follows from the error
+			if !ok && s.listing && !s.failed { // a failure was recorded with its event
 				s.feed.failed(ctx, errListEnded)
 			}
 			return ev, ok
@@ -148,7 +148,7 @@ func (s *stream) startConfirm(ctx context.Context) {
 	}()
 }
 
-// stalled returns the event after a pause in the first list that was too long.
+// stalled returns the event that follows a pause in the first list that was too long: an error, unless an event has arrived by now.
 func (s *stream) stalled() (ev apiwatch.Event, ok bool) {
 	select {
 	case ev, ok = <-s.inner.ResultChan(): // it was there; only this side was slow
@@ -170,8 +170,8 @@ func EventError(obj runtime.Object) error { return apierrors.FromObject(shortSta
 // maxCauses bounds the causes of a Status. Client-go's own errors have one.
 const maxCauses = 8
 
-// shortStatus returns what this process uses of the object of an event of type Error, which is a Status and may be as long as any
-// event. What is used of it stays in memory.
+// shortStatus returns a bounded copy of the Status in an event of type Error, with the fields that this process uses. They stay
+// in memory, and a Status may be as long as any event.
 func shortStatus(obj runtime.Object) *metav1.Status {
 	long, ok := obj.(*metav1.Status)
 	if !ok {
@@ -227,7 +227,7 @@ func (s *stream) noteNews(ev apiwatch.Event, at time.Time) {
 	}
 	select {
 	case s.arrivals <- arrival{at: at, confirms: s.caughtUp}:
-	default: // the reflector ignores unknown event types
+	default: // the channel is full: for event types that it does not know, the reflector takes no arrival
 	}
 }
 

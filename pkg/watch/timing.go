@@ -12,7 +12,8 @@ const (
 	// defaultStaleAfter allows for one bookmark per minute.
 	defaultStaleAfter = 90 * time.Second
 
-	// minStaleAfter is the shortest limit that a healthy server can meet: two seconds for a bookmark, after two quiet seconds.
+	// minStaleAfter is the shortest limit that a healthy server can meet: the Watch asks after two quiet seconds, and the bookmark
+	// comes within two more.
 	minStaleAfter = 5 * time.Second
 
 	// shortWatch is the length of a watch that brings a bookmark soon. Besides once a minute, the server sends a bookmark two
@@ -29,8 +30,8 @@ const (
 	confirmTime = 10 * time.Second
 )
 
-// confirmTimes returns the age at which a state in which nothing changes is confirmed actively, and the timeout for the
-// answer with the version.
+// confirmTimes returns the age after which a state without changes is confirmed actively, and the timeout of the request
+// for the newest version.
 //
 // A state is confirmed as of a moment if every earlier change was received. The server confirms it with a bookmark, in
 // order after the events, once a minute. But it sends no bookmark for a version that the watch already has, and without
@@ -50,7 +51,7 @@ func confirmTimes(staleAfter time.Duration) (after, timeout time.Duration) {
 	return after, min(limit-after, openTimeout)
 }
 
-// A cancelableClock ends every wait when the feed ends. The reflector's own pauses cannot be canceled.
+// A cancelableClock is the reflector's clock. It ends the reflector's pauses when the feed ends; the context does not.
 type cancelableClock struct {
 	clock.RealClock
 	done <-chan struct{}

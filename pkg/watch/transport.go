@@ -119,8 +119,8 @@ var errTooManyHung = errors.New("too many earlier requests hang, possibly in the
 // Beyond maxAbandoned of them, new requests fail at once.
 type tripper struct {
 	next      http.RoundTripper
-	most      int64 // bytes per request without a budget in its context
-	count     *atomic.Uint64
+	most      int64          // maximum decompressed bytes of a response, if the request context has no listBudget
+	count     *atomic.Uint64 // requests sent
 	abandoned atomic.Int64
 }
 
@@ -154,7 +154,8 @@ func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// send sends the request, and bounds the body of the response. That of an error is cut: its status code says most.
+// send sends the request, and bounds the body of the response. It cuts the body of an error response without an error: the status
+// code says enough.
 func (t *tripper) send(req *http.Request) (*http.Response, error) {
 	t.count.Add(1)
 	resp, err := t.next.RoundTrip(req)
@@ -179,12 +180,12 @@ func (t *tripper) send(req *http.Request) (*http.Response, error) {
 // CloseIdleConnections implements the method that [http.Client.CloseIdleConnections] calls.
 func (t *tripper) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(t.next) }
 
-// boundHeaders bounds the headers of responses. Errors of the transport contain some, such as the status line of a proxy.
+// boundHeaders bounds the headers of responses: errors of the transport quote some, such as the status line of a proxy.
 func boundHeaders(rt http.RoundTripper) http.RoundTripper {
 	for inner := rt; ; {
 		switch t := inner.(type) {
 		case *http.Transport:
-			t.MaxResponseHeaderBytes = maxHeader // it belongs to this client: another one has another cfg.Dial
+			t.MaxResponseHeaderBytes = maxHeader // this client's own transport: client-go shares one only for an equal cfg.Dial
 			return rt
 		case utilnet.RoundTripperWrapper:
 			inner = t.WrappedRoundTripper()

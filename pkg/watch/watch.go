@@ -29,53 +29,53 @@ type Endpoints uint8
 
 // Values of Endpoints.
 const (
-	EndpointsHeadless Endpoints = iota // of headless services only
+	EndpointsHeadless Endpoints = iota // slices of headless Services only
 	EndpointsAll
 	EndpointsNone
 )
 
 // Config configures a Watch or Manifests.
 type Config struct {
-	Kubeconfig string      // of a Watch: a file; empty: the pod's service account
-	Context    string      // in the kubeconfig; empty: the current one
-	Folder     string      // of Manifests; required there
-	Store      *zone.Store // nil: none is filled, only ServiceWatch counts
-	ClusterSet *zone.Store // gets ServiceImports, as Services, and their EndpointSlices; nil: they are not watched
+	Kubeconfig string      // path, for a Watch; empty: the pod's service account
+	Context    string      // name of a context in the kubeconfig; empty: its current context
+	Folder     string      // folder of the files, required for Manifests; a Watch ignores it
+	Store      *zone.Store // gets the objects of the cluster; nil: only ServiceWatch and OwnPods get some
+	ClusterSet *zone.Store // gets ServiceImports, as Services, and imported EndpointSlices unless Endpoints is EndpointsNone; nil: not watched
 	Endpoints  Endpoints
-	Pods       bool // watch Pods too
+	Pods       bool // Store gets Pods too
 	External   bool // the store gets the external addresses of Services
 
 	// ServicesOnly is for a caller that needs change notifications and answers nothing itself: the store gets Services
 	// only, whatever Endpoints and Pods are, and Ready does not wait for them.
 	ServicesOnly bool
 
-	Namespaces []string // only these, each with its own watches; empty: all. ServiceWatch may name another
+	Namespaces []string // namespaces of the objects, each with watches of its own; empty: all. ServiceWatch may be in another one
 
-	// ServiceSelector is a label selector for Services and, as in CoreDNS, for EndpointSlices and Pods: the controller
-	// copies a Service's labels to its slices. In Manifests, EndpointSlices follow their Service and Pods are not selected.
-	// NamespaceSelector selects Namespaces: the store gets no others, and the zone must hide the contents of those
-	// ([zone.Config] KnownNamespaces). In Manifests, a namespace has the labels of its document, if there is one, and
-	// kubernetes.io/metadata.name. Empty selects all.
+	// ServiceSelector is a label selector for Services and, as in CoreDNS, for EndpointSlices and Pods: the controller copies a
+	// Service's labels to its slices. In Manifests, it applies to the Service of an EndpointSlice, and not to Pods.
+	// NamespaceSelector selects Namespaces: the store gets no others, and the zone must hide what is in the others ([zone.Config]
+	// KnownNamespaces). In Manifests, a namespace has the labels of its document, if there is one, and kubernetes.io/metadata.name.
+	// Empty selects all.
 	ServiceSelector, NamespaceSelector string
 
 	ServiceWatch *ServiceWatch // nil: none
-	OwnPods      *pods.Index   // gets the pods of the node, from a Watch; nil: none does
-	PodSource    PodSource     // of OwnPods
+	OwnPods      *pods.Index   // a Watch fills it with the pods of the node; nil: they are not watched
+	PodSource    PodSource     // where the pods of OwnPods come from
 	Log          *slog.Logger  // required
 	Now          func() time.Time
 
 	// The rest is for a Watch.
 
-	// StaleAfter is the zone's staleness limit. A state that was quiet for most of it is confirmed actively, with a new
-	// watch if needed. At least 5 s; 0: 90 s. Below 75 s, the minute between bookmarks is too long, and each kind
-	// costs at least one request in that time.
+	// StaleAfter is the zone's staleness limit, at least 5 s; 0: 90 s. If nothing arrives for most of that time, the Watch confirms
+	// the state actively, with a new watch if needed. Bookmarks come once a minute: with less than 78 s, each kind costs at least
+	// one request in that time, even in a healthy cluster.
 	StaleAfter time.Duration
 
 	// MaxList bounds the bytes of a list, all pages together, as client-go reads them. It does not apply to the first list
 	// of a watch, whose objects come one by one. 0: 1 GiB.
 	MaxList int64
 
-	NodeName  string // the node of NodeZone and OwnPods; with PodsFromKubelet it may be empty
+	NodeName  string // node of NodeTopology and OwnPods; with PodsFromKubelet it may be empty
 	UserAgent string // empty: node-cache
 
 	dial func(ctx context.Context, network, addr string) (net.Conn, error) // for tests; nil: the network
@@ -86,10 +86,10 @@ type Watch struct {
 	cfg             Config
 	clients         *clients
 	conns           *connTracker
-	statuses        []*kindStatus // of the store's kinds, in their order
-	serviceStatuses []*kindStatus // of the watched service
-	podStatus       *kindStatus   // of OwnPods; nil: none
-	podFeed         *podFeed      // of OwnPods; nil: they come from the API server
+	statuses        []*kindStatus // one for each kind of Store, then of ClusterSet
+	serviceStatuses []*kindStatus // one for the Service of ServiceWatch, then one for its EndpointSlices
+	podStatus       *kindStatus   // status of OwnPods; nil: no pods are watched
+	podFeed         *podFeed      // fills OwnPods from the kubelet; nil: the API server is the only source
 	serviceWatcher  *serviceWatcher
 	feeds           []*feed
 	idle            int // feeds that Ready does not wait for
@@ -261,7 +261,7 @@ func (w *Watch) addOwnPods() {
 	}
 }
 
-// addFeed adds a feed, and to the status.
+// addFeed adds a feed of q to w and to the status v. The feed calls settled once it is synced.
 func (w *Watch) addFeed(v *kindStatus, q query, t target, settled func()) *feed {
 	after, timeout := confirmTimes(w.cfg.StaleAfter)
 	f := &feed{
@@ -348,7 +348,7 @@ func (w *Watch) Stats() Stats {
 	return s
 }
 
-// shareLimits gives the feeds of one resource a common limit.
+// shareLimits makes the feeds of one resource share a rate limit.
 func (w *Watch) shareLimits() {
 	number := make(map[string]int)
 	for _, f := range w.feeds {

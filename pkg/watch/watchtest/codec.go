@@ -66,7 +66,7 @@ func (c codec) write(w http.ResponseWriter, r *http.Request, code int, o runtime
 	_, _ = w.Write(c.encode(info, o)) // the client may be gone
 }
 
-// fail answers with a status.
+// fail answers with a Status that describes an error.
 func (c codec) fail(w http.ResponseWriter, r *http.Request, code int, reason metav1.StatusReason, message string) {
 	c.write(w, r, code, failure(code, reason, message))
 }

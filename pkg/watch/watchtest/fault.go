@@ -10,27 +10,27 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// faults is the active faults of a server.
+// faults are the active faults of a server.
 type faults struct {
-	refused     map[string]int // status for each resource; "": for all
-	hung        chan struct{}  // closed when it is over; nil: requests are answered
-	busy        bool           // other objects change all the time
-	noLists     bool           // no watches with a first list
+	refused     map[string]int // HTTP status for the requests of a resource; key "": of all resources
+	hung        chan struct{}  // closed by Resume; nil: requests are answered
+	busy        bool           // each list of the newest state advances the version, as if other objects had changed
+	noLists     bool           // watches with a first list are rejected
 	noBookmarks bool
-	cutLists    int // a first list ends before so many objects; 0: it does not
-	pauseLists  bool
-	closeAfter  time.Duration    // watches end after that; 0: when they should
-	lag         uint64           // version that the cache has reached; 0: the newest
-	answered    string           // resource
-	answer      http.HandlerFunc // in place of the server; nil: none
+	cutLists    int              // a first list ends before its n-th object; 0: it is complete
+	pauseLists  bool             // a first list never ends
+	closeAfter  time.Duration    // longest time of a watch; 0: no limit
+	lag         uint64           // highest resource version that the watch cache serves; 0: no limit
+	answered    string           // resource whose requests go to answer
+	answer      http.HandlerFunc // replies in place of the server; nil: none
 }
 
-// Refuse has every request for the resource, or for an empty one every request, answered with the status. 0 ends it.
+// Refuse makes the server answer requests for the resource, or all requests if it is empty, with the HTTP status. 0 ends that.
 func (s *Server) Refuse(resource string, status int) {
 	s.set(func() { s.faults.refused[resource] = status })
 }
 
-// Hang answers no request from now on, and is silent in the watches that are open, which stay so. Nothing is closed.
+// Hang makes the server answer no request, and send nothing in open watches, until Resume. It closes no connection.
 func (s *Server) Hang() { s.set(func() { s.faults.hung = make(chan struct{}) }) }
 
 // Resume ends Hang.
@@ -50,25 +50,25 @@ func (s *Server) Freeze() {
 	})
 }
 
-// Busy has objects change that no watch selects.
+// Busy makes the version advance as if objects changed that no watch selects.
 func (s *Server) Busy() { s.set(func() { s.faults.busy = true }) }
 
 // WithoutLists makes the server reject watches with a first list, as old servers.
 func (s *Server) WithoutLists() { s.set(func() { s.faults.noLists = true }) }
 
-// WithoutBookmarks has the server send no bookmarks but those at the end of a first list.
+// WithoutBookmarks makes the server send no bookmarks but those at the end of a first list.
 func (s *Server) WithoutBookmarks() { s.set(func() { s.faults.noBookmarks = true }) }
 
 // CutLists ends each first list before its n-th object. 0 ends that.
 func (s *Server) CutLists(n int) { s.set(func() { s.faults.cutLists = n }) }
 
-// PauseLists makes first lists endless.
+// PauseLists makes first lists endless; false ends that.
 func (s *Server) PauseLists(pause bool) { s.set(func() { s.faults.pauseLists = pause }) }
 
 // CloseAfter ends each watch that begins from now on after d. 0 ends that.
 func (s *Server) CloseAfter(d time.Duration) { s.set(func() { s.faults.closeAfter = d }) }
 
-// Lag has the server answer from a cache that has reached only this version. 0 ends that.
+// Lag makes the server's watch cache serve nothing newer than this version. 0 ends that.
 func (s *Server) Lag(version uint64) { s.set(func() { s.faults.lag = version }) }
 
 // Answer has answer reply to each request for the resource in the place of the server. nil ends that.
@@ -125,7 +125,7 @@ func (s *Server) Send(event string, o Object) {
 // CloseWatches ends the watches that are open.
 func (s *Server) CloseWatches() { s.set(func() { s.injectLocked(injection{thenEnd: true}) }) }
 
-// set changes what is wrong, and wakes the watches.
+// set changes the faults, and wakes the watches.
 func (s *Server) set(do func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

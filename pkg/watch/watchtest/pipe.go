@@ -41,7 +41,7 @@ type dialer struct {
 
 	mu   sync.Mutex // guards the following fields
 	away bool
-	open map[net.Conn]struct{} // both ends
+	open map[net.Conn]struct{} // both ends of each connection
 }
 
 // Start serves until the test ends.

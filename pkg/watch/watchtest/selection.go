@@ -17,7 +17,7 @@ type selection struct {
 	verb      string
 	resource  string
 	namespace string
-	name      string // of the one object to get
+	name      string // name of the object to get; empty: no get
 	version   string
 	query     url.Values
 	labels    labels.Selector

@@ -33,7 +33,7 @@ type Server struct {
 	now   func() time.Time
 
 	mu       sync.Mutex        // guards the following fields
-	version  uint64            // of the database
+	version  uint64            // newest version of the database
 	progress map[string]uint64 // the version that the cache of a resource has reached
 	history  []change
 	oldest   uint64 // watches that resume before this version get 410 Gone
@@ -48,23 +48,23 @@ type Server struct {
 type change struct {
 	version  uint64
 	resource string
-	old, new Object // nil: it was not there, is not there any more
+	old, new Object // old is nil for a creation, new for a deletion
 }
 
-// A Request is one that was received.
+// A Request is a request that the server received.
 type Request struct {
 	At       time.Time
 	Verb     string // get, list, watch, or watchlist for a watch with a first list
 	Resource string
-	Version  string // asked for
-	Length   string // asked for, in seconds
-	Selector string // labels
-	Fields   string // selector
+	Version  string // requested resource version
+	Length   string // requested timeout in seconds
+	Selector string // label selector
+	Fields   string // field selector
 	Space    string // namespace
 	Status   int    // of the reply; 0: none yet
 }
 
-// New makes an empty server. Its clock counts the requests only.
+// New makes an empty server. It uses now only for the times of the requests.
 func New(now func() time.Time) *Server {
 	return &Server{
 		codec: newCodec(), now: now, version: 100, progress: make(map[string]uint64),
@@ -73,7 +73,7 @@ func New(now func() time.Time) *Server {
 	}
 }
 
-// Put creates the object, or changes it to this. It returns the resource version.
+// Put creates the object, or replaces it. It returns the resource version.
 func (s *Server) Put(o Object) uint64 { return s.change(o, true) }
 
 // Delete deletes the object. It returns the resource version.
@@ -117,7 +117,7 @@ func (s *Server) stateLocked(resource string, version uint64) map[string]Object 
 	return state
 }
 
-// Requests returns what was received, for one resource or, for an empty one, for all.
+// Requests returns the received requests for the resource, or all requests if it is empty.
 func (s *Server) Requests(resource string) []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +163,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// note records the request. It returns a channel to wait for if requests are not to be answered now.
+// note records the request. While requests are not answered, it returns a channel that is closed at the end of that, else nil.
 func (s *Server) note(sel *selection) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +174,7 @@ func (s *Server) note(sel *selection) <-chan struct{} {
 	return s.faults.hung
 }
 
-// list answers a list, whole whatever the limit.
+// list answers a list request with all objects, whatever the limit.
 func (s *Server) list(w http.ResponseWriter, r *http.Request, sel *selection) {
 	s.mu.Lock()
 	at, ok := s.servedLocked(sel)
@@ -205,8 +205,8 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, sel *selection) {
 	s.codec.write(w, r, http.StatusOK, o)
 }
 
-// servedLocked returns the version that a list is answered from, and false if the server has not come so far yet. For the newest state
-// the cache first comes up to the database; anything else is answered from the cache as it is.
+// servedLocked returns the version that a list is served at, and false if that is older than the requested one. A request for the
+// newest state first brings the cache up to date with the database; others are answered from the cache as it is.
 func (s *Server) servedLocked(sel *selection) (uint64, bool) {
 	if sel.version == "" {
 		if s.faults.busy {
@@ -250,7 +250,7 @@ func resourceOf(o Object) string {
 
 func key(o Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
-// matches reports whether the object is one of those asked for.
+// matches reports whether the request selects the object.
 func (sel *selection) matches(o Object) bool {
 	if o == nil || sel.namespace != "" && sel.namespace != o.GetNamespace() {
 		return false

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	bookmarkPeriod = time.Minute     // as kube-apiserver
-	beforeTheEnd   = 2 * time.Second // a bookmark comes before a watch ends, as from kube-apiserver
+	bookmarkPeriod = time.Minute     // as in kube-apiserver
+	beforeTheEnd   = 2 * time.Second // time from the last bookmark to the end of a watch, as in kube-apiserver
 )
 
 // A stream is one watch that is open.
@@ -35,11 +35,11 @@ type stream struct {
 	frozen bool        // nothing is sent any more
 }
 
-// An injection is something that is sent out of turn.
+// An injection is an event, or bytes, to be sent. It may end the watch.
 type injection struct {
 	event   string
 	object  runtime.Object
-	raw     []byte // in place of an event
+	raw     []byte // sent in place of an event; nil: none
 	thenEnd bool
 }
 
@@ -75,7 +75,7 @@ func (s *Server) close(st *stream) {
 	delete(s.watches, st)
 }
 
-// begin sends the first events. It reports false at the end.
+// begin sends the first list, if the watch has one. It reports false if the watch ends with it.
 func (s *Server) begin(st *stream) bool {
 	s.mu.Lock()
 	asked, _ := strconv.ParseUint(st.sel.version, 10, 64)
@@ -113,7 +113,7 @@ func (s *Server) begin(st *stream) bool {
 	return st.send("BOOKMARK", bookmark(st.sel.resource, version, true)) == nil
 }
 
-// follow sends changes and bookmarks until the watch ends, at the latest after a time that is not 0.
+// follow sends changes and bookmarks until the watch ends, after latest if that is not 0.
 func (s *Server) follow(st *stream, r *http.Request, latest time.Duration) {
 	length := 30 * time.Minute
 	if seconds, err := strconv.Atoi(st.sel.query.Get("timeoutSeconds")); err == nil {
@@ -185,7 +185,7 @@ func (s *Server) isFrozen(st *stream) bool {
 	return st.frozen || s.faults.hung != nil
 }
 
-// deliver sends one thing. It reports false if that was the last.
+// deliver sends an injection. It reports false if the watch ends with it.
 func (st *stream) deliver(n injection) bool {
 	var err error
 	switch {
