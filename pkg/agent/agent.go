@@ -25,8 +25,8 @@ import (
 
 // Options configures an [Agent].
 type Options struct {
-	// Source is where the configuration comes from, if it has a File or a ConfigMap. The agent sets Role,
-	// UserAgent and what follows.
+	// Source is where the configuration comes from, if it has a File or a ConfigMap. The agent sets its Role, UserAgent, Apply,
+	// Serving, Log and Now.
 	Source  configsource.Config
 	Role    config.Role    // selects the defaults: an agent's or a central resolver's
 	Config  *config.Config // used when there is no source; nil: the defaults
@@ -34,7 +34,7 @@ type Options struct {
 	Log     io.Writer // receives the log
 	// Dial opens the sockets to upstreams; nil: the net package's dialer.
 	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
-	// Clocks, if not nil, reads the clocks that snapshots are dated by in place of the host's, for virtual time.
+	// Clocks, if not nil, reads the clocks that date snapshots, in place of the host's clocks. It serves virtual time.
 	Clocks func() snapshot.ClockState
 	// DropCapabilities, if not nil, is called once sockets and link are set up. It may drop all capabilities
 	// but keep, which the agent still needs. Its error is logged.
@@ -54,7 +54,7 @@ type Agent struct {
 	memory    *memory.Keeper
 	node      *node.Node
 	servers   *servers
-	page      *page.Page // of the admin server; nil: there is none
+	page      *page.Page // status page of the admin server; nil: there is none
 	builder   *builder
 	snapshots *snapshots
 	handover  *socketHandover
@@ -62,7 +62,7 @@ type Agent struct {
 	ready     chan struct{}
 	config    configuration
 	running   atomic.Pointer[generation]
-	parts     *partSet // of the running configuration; owned by the configuration's run once that runs
+	parts     *partSet // parts of the running configuration; only configuration.run uses them once it runs
 	watchers  resolve.Watchers
 	kernel    kernelHits
 }

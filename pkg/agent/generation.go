@@ -48,7 +48,7 @@ type generation struct {
 	special   []*localdata.Special
 	replaced  chan struct{} // closed once another configuration is in use
 
-	needRestart []string // keys that have other values where the configuration comes from
+	needRestart []string // keys whose new values at the source apply only after a restart
 }
 
 // A route is a configured route and its pool. The pool, with what it has learned, survives a reload that does
@@ -59,12 +59,12 @@ type route struct {
 	pool   *upstream.Pool
 }
 
-// unchanged reports whether the keys of a part have the same values in r and old. A reload leaves such a part out.
+// unchanged reports whether the keys of a part have the same values in r and old. A reload keeps such a part.
 func (r *generation) unchanged(old *generation, keys func(*config.Config) any) bool {
 	return reflect.DeepEqual(keys(&r.config), keys(&old.config))
 }
 
-// The keys of the parts that more than one section configures.
+// Each function below returns the keys that configure one part.
 
 func clusterKeys(c *config.Config) any { return []any{c.ClusterDomain, c.Cluster, c.Intercept, c.Pods} }
 
@@ -99,16 +99,16 @@ type builder struct {
 	memory   *memory.Keeper
 	clusters *cluster.Maker
 	tap      *dnstap.Tap
-	tapOn    atomic.Pointer[dnstap.Tap] // nil while log.dnstap is empty
+	tapOn    atomic.Pointer[dnstap.Tap] // equals tap, or is nil while log.dnstap is empty
 	watchers *resolve.Watchers
-	panics   atomic.Uint64 // while building a configuration
+	panics   atomic.Uint64 // panics recovered while building a configuration
 
-	ready, stopped <-chan struct{} // closed once the agent serves, and once it applies no configuration any more
+	ready, stopped <-chan struct{} // closed once the agent serves; closed once it applies no more configurations
 
-	kernelHas func(name []byte, rrtype uint16) bool // see kernelHits.has
+	kernelHas func(name []byte, rrtype uint16) bool // reports whether the kernel answers a question
 }
 
-// useTap sends messages to another dnstap collector, or to none.
+// useTap makes the tap send its messages to the collector at to; empty: to none.
 func (b *builder) useTap(to string) {
 	if b.tap.Send(to); to == "" {
 		b.tapOn.Store(nil)
@@ -117,7 +117,7 @@ func (b *builder) useTap(to string) {
 	}
 }
 
-// poolConfig returns what the pools of a configuration have in common.
+// poolConfig returns the settings that all pools of a configuration have in common.
 func (b *builder) poolConfig(cfg *config.Config, zone []byte, label string) upstream.Config {
 	own := cfg.Listen
 	return upstream.Config{
@@ -179,7 +179,7 @@ func (b *builder) buildRoutes(r, old *generation) error {
 	return nil
 }
 
-// buildParts makes the other parts of r.
+// buildParts makes the cluster, the fallback, the other sources of records, and the probes of r.
 func (b *builder) buildParts(r, old *generation) (err error) {
 	cfg := &r.config
 	if !r.unchanged(old, clusterKeys) {
@@ -204,7 +204,7 @@ func (b *builder) buildParts(r, old *generation) (err error) {
 	return err
 }
 
-// buildRecords makes the sources of records of r besides the cluster.
+// buildRecords makes the sources of records of r other than the cluster.
 func (b *builder) buildRecords(r, old *generation) (err error) {
 	if !r.unchanged(old, specialKeys) {
 		r.special = nil
@@ -306,8 +306,7 @@ func target(to config.Target, route config.Route) upstream.Target {
 	return upstream.Target{Network: "udp", Addr: to.Addr}
 }
 
-// resize gives r's cache, which is old's, its configured size. After it old's cache is empty and forwards to
-// the new one.
+// resize gives r's cache, which it shares with old, the configured size. Then old's cache is empty and forwards to the new one.
 func (r *generation) resize(old *generation) error {
 	if old.config.Cache.Size == r.config.Cache.Size {
 		return nil
@@ -352,8 +351,7 @@ func (r *generation) parts() []part {
 	return list
 }
 
-// newLocalData returns the hosts and templates of cfg; nil: there are none. It takes from old what was read from
-// hosts files.
+// newLocalData returns the hosts and templates of cfg, nil if there are none. It takes from old what was read from hosts files.
 func (b *builder) newLocalData(cfg *config.Config, old *localdata.Data) (*localdata.Data, error) {
 	if len(cfg.Hosts.Names)+len(cfg.Hosts.Files)+len(cfg.Templates) == 0 {
 		return nil, nil //nolint:nilnil // hosts and templates are optional

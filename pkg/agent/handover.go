@@ -24,16 +24,16 @@ const exitWait = 3 * time.Second
 // A socketHandover takes over the sockets of a predecessor and hands them to a successor. Without a path it
 // does neither.
 type socketHandover struct {
-	*handover.Takeover // from the predecessor
+	*handover.Takeover // takes the sockets of the predecessor
 
-	path      string // of the handover socket; empty: none
+	path      string // path of the handover socket; empty: none
 	log       *slog.Logger
 	node      *node.Node
 	servers   *servers
 	snapshots *snapshots
 	running   *atomic.Pointer[generation]
 	recorder  handover.Recorder
-	server    *handover.Server // for a successor; nil: there is no path
+	server    *handover.Server // serves a successor; nil: there is no path
 	cleared   chan struct{}    // closed once no other agent maintains link and rules
 	stopNode  func()           // stops maintaining link and rules; written before run
 }
@@ -53,8 +53,8 @@ func (h *socketHandover) open(cfg handover.Config) (err error) {
 // takesOver reports whether this agent has sockets that a predecessor still reads.
 func (h *socketHandover) takesOver() bool { return h.Predecessor() != nil }
 
-// awaitSync waits for the first cluster sync while the predecessor serves. A new configuration, such as a
-// fixed one, restarts the wait.
+// awaitSync waits for the first cluster sync while the predecessor serves. A new configuration, such as a corrected one, restarts
+// the wait.
 func (h *socketHandover) awaitSync(ctx context.Context, from *handover.Client) {
 	for {
 		r := h.running.Load()
@@ -85,9 +85,9 @@ func (h *socketHandover) requiredCapabilities() []cap.Value {
 	return nil
 }
 
-// takeOver stops the predecessor, since this agent serves now, and allows link and rules to be maintained. An
-// agent that is stopped before leaves sockets, link, and rules to the predecessor: its own rules would make the
-// predecessor stand down. Once the request is sent, the takeover completes in any case.
+// takeOver stops the predecessor, since this agent serves now, and allows link and rules to be maintained. An agent that is
+// stopped before leaves sockets, link, and rules to the predecessor: its own rules would make the predecessor stand down. Once
+// the request is sent, the takeover completes in any case.
 func (h *socketHandover) takeOver(ctx context.Context) {
 	if h.takesOver() && ctx.Err() != nil {
 		return

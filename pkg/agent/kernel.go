@@ -33,8 +33,8 @@ import (
 type kernelHits struct {
 	*kernelhits.Responder // nil: there are none
 
-	why      string      // there are none; empty: they are off
-	stopped  atomic.Bool // by `node-cache kernel off`
+	why      string      // why the kernel does not answer; empty: it does, or kernel.hits is off
+	stopped  atomic.Bool // switched off by `node-cache kernel off`
 	running  *atomic.Pointer[generation]
 	resolver *resolve.Resolver
 	watchers *resolve.Watchers
@@ -99,7 +99,7 @@ func (h *kernelHits) run(ctx context.Context, handedOver <-chan struct{}) {
 	h.Run(ctx)
 }
 
-// capabilities returns those for interfaces that come later.
+// capabilities returns the capabilities for attaching programs to interfaces that appear later.
 func (h *kernelHits) capabilities() []cap.Value {
 	if h.Responder == nil {
 		return nil
@@ -115,8 +115,8 @@ func (h *kernelHits) worker(w *resolve.Worker) server.Worker {
 	return h.Worker(w)
 }
 
-// update follows the running configuration, the address of the DNS service, the watchers and the command. Every answer of an earlier
-// plan ends.
+// update makes the kernel follow the running configuration, the address of the DNS service, the watchers and the command
+// `node-cache kernel`. It drops all answers of earlier plans.
 func (h *kernelHits) update() {
 	if h.Responder == nil {
 		return
@@ -132,8 +132,8 @@ func (h *kernelHits) update() {
 	}
 }
 
-// state returns [status.KernelOn], or why the kernel does not answer. It is paused while every query is logged, watched, or sent to
-// a collector: it would hide some.
+// state returns [status.KernelOn], or why the kernel does not answer. It is paused while all queries are logged, watched, or sent
+// to a dnstap collector, since its answers would be missing there.
 func (h *kernelHits) state() string {
 	cfg := &h.running.Load().config
 	switch mode := cfg.Log.Queries.Mode; {
@@ -190,7 +190,7 @@ func (h *kernelHits) has(name []byte, rrtype uint16) bool {
 	return h.Responder != nil && h.state() == status.KernelOn && h.Has(name, rrtype)
 }
 
-// kernelDestinations returns the addresses at which pods ask.
+// kernelDestinations returns the addresses to which pods send their queries.
 func (r *generation) kernelDestinations() (list []netip.AddrPort) {
 	for _, addr := range r.config.Listen.Addresses {
 		if !addr.IsUnspecified() {
@@ -238,7 +238,7 @@ func (h *kernelHits) attribute(c kernelhits.Client) {
 	}
 }
 
-// udpSockets returns the open sockets over UDP.
+// udpSockets returns the open UDP sockets.
 func (s *servers) udpSockets() (list []syscall.RawConn) {
 	for _, u := range s.udp {
 		list = append(list, u.RawConns()...)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A storeObserver passes the changes of the cluster's objects on to all that keep something made of them: the kernel, the cache,
-// and the notifier, which makes versions. The last two are those in use now: a reload may have replaced them.
+// A storeObserver passes changes of the cluster's objects on to what depends on them: the kernel, the cache, and the notifier,
+// which makes versions of the zones. The cache and the notifier are those in use now: a reload may have replaced them.
 type storeObserver struct {
 	kernel  *kernelHits
 	running *atomic.Pointer[generation]
@@ -21,7 +21,7 @@ func (o *storeObserver) Changing() {
 	}
 }
 
-// OwnerChanged implements [zone.Observer]. The kernel observes the cache.
+// OwnerChanged implements [zone.Observer]. It leaves out the kernel, which observes the cache.
 func (o *storeObserver) OwnerChanged(owner []byte) {
 	if r := o.running.Load(); r != nil {
 		r.cache.OwnerChanged(owner, time.Now())

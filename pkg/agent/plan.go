@@ -17,8 +17,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
-// plan returns the resolver's plan for r. It changes nothing: the running generation may share parts with r, and stays if a later step
-// fails. Once r is in use, adopt applies what the plan says to those parts.
+// plan returns the resolver's plan for r. It changes nothing: the running generation may share parts with r, and stays if a later
+// step fails. Once r is in use, adopt applies the plan to those parts.
 func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 	cfg := &r.config
 	share := b.memory.Share()
@@ -83,7 +83,7 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 	return p, planRewrites(p, cfg)
 }
 
-// adopt has the parts of r follow its plan, which is in use from now on.
+// adopt makes the parts of r follow its plan p, which is in use from now on.
 func (r *generation) adopt(p *resolve.Plan) {
 	if r.cluster.Store != nil {
 		r.cluster.KeepVersions(p, time.Now())
@@ -94,7 +94,7 @@ func (r *generation) adopt(p *resolve.Plan) {
 }
 
 // otherCentralTTL bounds how long the central resolver's answers outside the cluster domain are cached, such as reverse names of
-// other networks. A change of that resolver's own upstreams is not seen here. NodeLocal DNSCache has the same bound.
+// other networks: this agent does not see when that resolver's upstreams change. NodeLocal DNSCache has the same bound.
 const otherCentralTTL = 30 * time.Second
 
 // planRoutes returns the routes of the plan: the configured ones, then those to the central resolver, and the special names that have

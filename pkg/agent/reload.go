@@ -20,20 +20,20 @@ import (
 	"github.com/nodecache/node-cache/pkg/resolve"
 )
 
-// A configuration is where the configuration in use comes from, and what became of changes. A counter is incremented last, after
-// the change and its warnings, so a reader of the counter finds both.
+// A configuration is the source of the configuration in use, and the results of changes. A counter is incremented last, after the
+// change and its warnings, so a reader of the counter finds both.
 type configuration struct {
-	source     *configsource.Source // nil: built in
+	source     *configsource.Source // nil: Options.Config or the defaults
 	startError error                // why the source's configuration was refused at the start; nil: it is in use
 	logHandler *logging.Handler
 	log        *slog.Logger
-	changes    chan func(context.Context) // run makes one at a time
+	changes    chan func(context.Context) // changes for run, which makes one at a time
 	stopped    chan struct{}              // closed once run has ended
 
-	generation  atomic.Uint64 // of the configuration in use, from 1
-	good, bad   atomic.Uint64
-	lastSuccess atomic.Int64 // Unix time in ns
-	lastError   atomic.Pointer[string]
+	generation  atomic.Uint64          // number of the configuration in use, from 1
+	good, bad   atomic.Uint64          // configurations applied and refused
+	lastSuccess atomic.Int64           // when a configuration was applied last; Unix time in ns
+	lastError   atomic.Pointer[string] // why the latest configuration was refused; nil: it was applied
 }
 
 func (c *configuration) succeeded(now time.Time) {
@@ -76,7 +76,7 @@ func (a *Agent) replan(ctx context.Context) {
 
 var errStopped = errors.New("the agent stops")
 
-// inTurn has run call do and records its error. It waits for the end of that, or of ctx.
+// inTurn makes run call do, and records the error of do. It waits until do has returned or ctx has ended.
 func (c *configuration) inTurn(ctx context.Context, do func(context.Context) error) error {
 	done := make(chan error, 1)
 	change := func(ctx context.Context) {
@@ -126,7 +126,7 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	r.needRestart = needRestart
 	a.parts.start(ctx, r.parts())
 	otherMemory := !r.unchanged(old, memoryKeys)
-	if otherMemory { // else a new limit of the container is left to Keeper.Watch, which makes a plan for it
+	if otherMemory { // otherwise Keeper.Watch handles a new limit of the container, and makes a plan for it
 		a.memory.Update(ctx, &cfg)
 	}
 	plan, err := a.preparedPlan(ctx, r, old)
@@ -162,14 +162,14 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	return nil
 }
 
-// use answers by plan, which is r's, from now on.
+// use makes the resolver answer by plan, the plan of r, from now on.
 func (a *Agent) use(r *generation, plan *resolve.Plan) {
 	r.adopt(plan)
 	a.resolver.Swap(plan)
 	a.kernel.update()
 }
 
-// preparedPlan returns the plan of r, after r has synced the cluster, and read the records of etcd, if old had.
+// preparedPlan returns the plan of r. Before that, it waits for a new source of r, the cluster or etcd, if the one in old was synced.
 func (a *Agent) preparedPlan(ctx context.Context, r, old *generation) (*resolve.Plan, error) {
 	if r.cluster != old.cluster && old.cluster.Synced() {
 		if err := r.cluster.AwaitSync(ctx, syncTimeout); err != nil {
@@ -211,7 +211,7 @@ func purgeRerouted(r, old *generation) {
 	}
 }
 
-// route returns the route of exactly a zone, nil if there is none.
+// route returns the route of exactly that zone, nil if there is none.
 func (r *generation) route(zone string) *route {
 	i := slices.IndexFunc(r.routes, func(route route) bool { return route.Zone == zone })
 	if i < 0 {
@@ -319,7 +319,7 @@ func (c *configuration) runSource(ctx context.Context) error {
 	return c.source.Run(ctx)
 }
 
-// status describes the configuration in use. The keys of needRestart have other values where it comes from.
+// status describes the configuration in use. needRestart are the keys whose new values at the source apply only after a restart.
 func (c *configuration) status(needRestart []string) status.Config {
 	s := status.Config{
 		Source:     configsource.KindNone,

@@ -38,8 +38,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
-// New reads the configuration and builds the agent. It starts no goroutine, and opens no socket except the
-// one to a predecessor.
+// New reads the configuration and builds the agent. It starts no goroutine, and opens no socket except the one to a predecessor.
 func New(o Options) (*Agent, error) { return NewContext(context.Background(), o) }
 
 // NewContext is New with a context. Reading a configuration from the API may take 30 s.
@@ -254,7 +253,7 @@ func (a *Agent) Listen(ctx context.Context) (err error) {
 func (a *Agent) Run(ctx context.Context) (err error) {
 	group, ctx := errgroup.WithContext(ctx) // from here on, ctx also ends when a task fails
 	defer func() { err = errors.Join(err, group.Wait()) }()
-	defer a.servers.close() // parts that never ran
+	defer a.servers.close() // closes the sockets of servers that never ran
 	stopAdmin := a.servers.runAdmin(ctx)
 	defer func() { err = errors.Join(err, a.handover.idle(ctx), stopAdmin()) }()
 	defer a.node.End(ctx)
@@ -311,8 +310,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 // folder or a small cluster, and shorter than a client's retry.
 const firstSyncWait = 200 * time.Millisecond
 
-// awaitCluster waits for the first cluster sync: as long as a predecessor answers, else for firstSyncWait. It waits as long for the
-// records of etcd. Queries wait in the socket buffers meanwhile, which is better than a SERVFAIL for a name that is known shortly after.
+// awaitCluster waits for the records of etcd, for at most firstSyncWait, and for the first cluster sync: while a predecessor
+// answers, else for at most firstSyncWait. Meanwhile queries wait in the socket buffers, which is better than a SERVFAIL for a
+// name that is known shortly after.
 func (a *Agent) awaitCluster(ctx context.Context) {
 	if e := a.running.Load().etcd; e != nil {
 		_ = e.AwaitRead(ctx, firstSyncWait) // an error is in /status
@@ -362,7 +362,7 @@ func (a *Agent) watchSuspends(ctx context.Context) {
 // missing permission is rarely granted soon, and clusters have many nodes.
 const (
 	zoneRetry      = 30 * time.Second
-	zoneRetryLimit = 16 * time.Minute // after doubling
+	zoneRetryLimit = 16 * time.Minute // longest wait, reached by doubling
 )
 
 // watchTopology asks the API server for this node's topology until it is known. Then the zone and the choice of
@@ -390,9 +390,8 @@ func (a *Agent) watchTopology(ctx context.Context) {
 	}
 }
 
-// zoneWait bounds the lease's wait for the first cluster sync while a fallback answers. After it the agent
-// takes the queries and forwards the names that it does not know: other names must not wait for an API
-// server.
+// zoneWait bounds the lease's wait for the first cluster sync while a fallback answers. After it the agent takes the queries, and
+// forwards the names that it does not know: other names must not wait for an API server.
 const zoneWait = 10 * time.Second
 
 // takeLease takes the lease once the zone is known, if only from a snapshot, or after zoneWait without it.
@@ -406,8 +405,8 @@ func (a *Agent) takeLease(ctx context.Context) {
 	}
 }
 
-// serveUntilEnd waits until ctx ends, or until another agent has taken over and the TCP sessions have ended.
-// That agent watches the configuration.
+// serveUntilEnd waits until ctx ends, or until another agent has taken over and the TCP sessions have ended. After a takeover,
+// this agent no longer watches the configuration.
 func (a *Agent) serveUntilEnd(ctx context.Context, servers, reloads *stage) {
 	select {
 	case <-ctx.Done():
@@ -421,8 +420,7 @@ func (a *Agent) serveUntilEnd(ctx context.Context, servers, reloads *stage) {
 	}
 }
 
-// leave makes queries go to the fallback, or to a successor that has the sockets. The servers continue until
-// that is done.
+// leave moves the queries to the fallback, or to a successor that has the sockets. The servers continue meanwhile.
 func (a *Agent) leave(ctx context.Context) {
 	a.handover.announceExit(ctx)
 	a.node.Leave(ctx, a.Config().Limits.Deadline+time.Second)

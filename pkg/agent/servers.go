@@ -94,8 +94,7 @@ func (s *servers) listenDNS(ctx context.Context, adopt func(kind string, addr ne
 	return nil
 }
 
-// listenAdmin makes the admin server, if there is one, accept from an adopted socket or its own, and from its
-// unix socket.
+// listenAdmin makes the admin server, if there is one, accept from an adopted socket or its own, and from its unix socket.
 func (s *servers) listenAdmin(ctx context.Context, cfg *config.Admin, adopt func(kind string, addr netip.AddrPort) []*os.File) error {
 	if s.admin == nil {
 		return nil
@@ -250,8 +249,7 @@ func (s *servers) handOver(ctx context.Context, claim handover.Claim, guard pani
 		start(listenOf(handover.KindTCP, s.tcp[i].Addr()), func() { s.tcp[i].HandOver(ctx, sessionDrain) })
 	}
 	if s.admin != nil {
-		// The successor may serve it at an address that covers this one. Clients of the admin address want
-		// the agent that answers.
+		// The successor may serve it at an address that covers this one. Its clients want the agent that answers queries.
 		s.admin.Give()
 	}
 	quiet.Wait()

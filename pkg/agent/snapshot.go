@@ -25,7 +25,7 @@ type snapshots struct {
 	ready        <-chan struct{} // closed once this agent serves
 	handover     *socketHandover
 	log          *slog.Logger
-	change       chan struct{} // has a value after the period has changed
+	change       chan struct{} // has a value after the settings have changed
 	zoneTooLarge atomic.Bool   // the cluster's objects did not fit into a snapshot
 }
 
@@ -37,7 +37,7 @@ func (s *snapshots) statsFor(r *generation) *snapshot.Stats {
 	return new(s.Stats())
 }
 
-// settings returns what r's configuration says of the file.
+// settings returns the part of r's configuration that concerns the snapshot file.
 func (r *generation) settings() snapshot.Settings {
 	cfg := &r.config.Snapshot
 	return snapshot.Settings{Folder: cfg.Folder, Size: cfg.Size, MaxAge: cfg.MaxAge}
@@ -52,11 +52,11 @@ func (s *snapshots) load(ctx context.Context, r *generation) {
 		return s.fillFrom(snap, age, r)
 	}
 	if !s.Load(ctx, r.settings(), restore) {
-		r.cache.Flush([]byte{0}, true) // of what came before the error
+		r.cache.Flush([]byte{0}, true) // drop what was restored before the error
 	}
 }
 
-// fillFrom fills r, maybe the cache only if there is an error.
+// fillFrom fills r from a snapshot. After an error, a part of r may be filled.
 func (s *snapshots) fillFrom(snap *snapshot.Snapshot, age time.Duration, r *generation) (loaded snapshot.Loaded, err error) {
 	cfg := &r.config.Snapshot
 	if err := errors.Join(snap.CheckVersion(snapshot.Cache, cache.DumpVersion), snap.CheckVersion(snapshot.Zone, zone.DumpVersion), snap.CheckVersion(snapshot.ClusterSet, zone.DumpVersion),
@@ -133,9 +133,9 @@ func skipFirst(all iter.Seq[[]byte]) iter.Seq[[]byte] {
 }
 
 const (
-	saveTimeout     = 30 * time.Second // of a periodic save
-	lastSaveTimeout = 3 * time.Second  // of the save at exit: a disk that hangs must not keep a pod from ending
-	handoverTimeout = 20 * time.Second // of a successor's requests before the sockets arrive, the snapshot included
+	saveTimeout     = 30 * time.Second // longest time of a periodic save
+	lastSaveTimeout = 3 * time.Second  // longest time of the save at exit: a disk that hangs must not keep a pod from ending
+	handoverTimeout = 20 * time.Second // longest time of a save for a successor; the handover server may end it earlier
 )
 
 // run saves a snapshot every period until ctx ends.
@@ -178,7 +178,7 @@ func (s *snapshots) owned(r *generation) bool {
 	}
 }
 
-// apply makes run begin with the period of r, if it differs.
+// apply makes run use the settings of r, if they differ. Its period begins again.
 func (s *snapshots) apply(old, r *generation) {
 	if r.config.Snapshot == old.config.Snapshot {
 		return
@@ -207,7 +207,7 @@ func (s *snapshots) fillOf(r *generation) func(context.Context, *snapshot.Writer
 	return func(ctx context.Context, w *snapshot.Writer) error { return s.fill(ctx, w, r, time.Now()) }
 }
 
-// fill writes the cluster objects completely or not at all, because a part would deny the names of the rest.
+// fill writes the sections of r. Of the cluster objects it writes all or none, because a part would deny the names of the rest.
 // Of the cache it writes as much as fits.
 func (s *snapshots) fill(ctx context.Context, w *snapshot.Writer, r *generation, now time.Time) error {
 	for kind, store := range r.cluster.Stores() {

@@ -10,7 +10,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/node"
 )
 
-// interceptTarget returns the part of the interception that may change.
+// interceptTarget returns the part of the interception that changes while the agent runs: services and fallback.
 func (r *generation) interceptTarget() (t node.Target) {
 	cfg := &r.config
 	var ready, own []netip.AddrPort

@@ -24,26 +24,26 @@ import (
 	"github.com/nodecache/node-cache/pkg/watch"
 )
 
-// A Cluster is what the agent knows of its Kubernetes cluster, and the central resolver for the rest. Without a cluster it is zero.
-// Reloads share its parts: see [Maker.New].
+// A Cluster is what the agent knows of its Kubernetes cluster, and the central resolver, which answers the rest. Without a
+// cluster it is zero. A reload may keep its parts, see [Maker.New].
 type Cluster struct {
-	Domains [][]byte                 // canonical wire form; the first is that of reverse names
-	Owner   func(name []byte) []byte // the owner whose changes invalidate a name's answer; nil: no changes are watched
-	Store   *zone.Store              // nil: this process answers no cluster names
-	Events  *zone.Store              // its changes purge answers: Store, or a store of services only; nil: none
-	Set     *zone.Store              // the imports of the cluster set, whose changes purge answers too; nil: there is none
-	Source  Source                   // nil: no objects are watched
-	Pods    *pods.Index              // of this node; nil: they are not watched
+	Domains [][]byte                 // cluster domains in canonical wire form; the first one answers reverse names
+	Owner   func(name []byte) []byte // returns the owner whose changes invalidate the answer for a name; nil: no changes are watched
+	Store   *zone.Store              // objects that cluster names are answered from; nil: this process answers none
+	Events  *zone.Store              // store whose changes purge cached answers: Store, or one of Services only; nil: none
+	Set     *zone.Store              // imports of the cluster set, whose changes purge answers too; nil: there is none
+	Source  Source                   // delivers the objects; nil: no objects are watched
+	Pods    *pods.Index              // pods of this node; nil: they are not watched
 
-	Endpoints    *upstream.Service // of the central resolver; nil: not watched
+	Endpoints    *upstream.Service // endpoints of the central resolver's Service; nil: not watched
 	Central      *upstream.Pool    // nil: there is no central resolver
-	CentralZones [][]byte          // that Central answers, in canonical wire form
+	CentralZones [][]byte          // zones that Central answers, in canonical wire form
 
-	Keys     *tsig.Keys       // of secondary servers; nil: none
-	Notifier *notify.Notifier // of secondary servers; nil: no client may transfer the zones
+	Keys     *tsig.Keys       // TSIG keys of the secondary servers; nil: none
+	Notifier *notify.Notifier // notifies the secondary servers; nil: no client may transfer the zones
 
-	setDomain []byte                    // of the cluster set, in canonical wire form; nil: there is none
-	topology  *atomic.Pointer[topology] // of this node; nil: not read
+	setDomain []byte                    // domain of the cluster set, in canonical wire form; nil: there is none
+	topology  *atomic.Pointer[topology] // topology of this node; holds nil until it is read
 }
 
 // A Source delivers objects, from the API server or a folder of manifests.
@@ -58,12 +58,12 @@ type Part interface {
 	Run(ctx context.Context) error
 }
 
-// A Maker makes clusters. Its fields are what they share.
+// A Maker makes clusters. Its fields are what all of them share.
 type Maker struct {
 	Version  string
-	Pool     func(cfg *config.Config, zone []byte, label string) upstream.Config // what all pools have in common
+	Pool     func(cfg *config.Config, zone []byte, label string) upstream.Config // returns the settings that all pools have in common
 	Memory   *memory.Keeper
-	Observer zone.Observer // of all stores
+	Observer zone.Observer // observes all stores
 	// TargetChanged is called when the endpoints of the central resolver, or the addresses of its Service, have changed.
 	TargetChanged func()
 	Now           func() time.Time
@@ -138,7 +138,7 @@ func clusterDomains(cfg *config.Config) (domains [][]byte, set []byte, err error
 	return domains, set, err
 }
 
-// setOwner sets owner for the domains of c, if changes are watched.
+// setOwner sets c.Owner for the domains of c, if changes are watched.
 func (c *Cluster) setOwner() {
 	if c.Events == nil {
 		return
@@ -236,7 +236,7 @@ func (c *Cluster) Restored() bool {
 	return c.Store != nil && c.Store.Restored(zone.Services)
 }
 
-// NotReady returns why the zone does not answer what the cluster has, nil if it does.
+// NotReady returns why the cluster zone is not synced, nil if it is.
 func (c *Cluster) NotReady(now time.Time) error {
 	switch {
 	case c.Synced():
@@ -282,9 +282,8 @@ func (c *Cluster) syncProblem() string {
 	return "no response yet"
 }
 
-// makeStore makes the store that the cluster's source fills. Names are answered from it; with
-// cluster.invalidate it holds services only, for the notification of changes. The observer is registered
-// before the store is filled.
+// makeStore makes the store that the cluster's source fills. Cluster names are answered from it; with cluster.invalidate it holds
+// Services only, to notify of changes. The observer is registered before the store is filled.
 func (m *Maker) makeStore(c *Cluster, cfg *config.Cluster) {
 	switch {
 	case cfg.Resolver == config.ResolverLocal:
@@ -301,7 +300,7 @@ func (m *Maker) makeStore(c *Cluster, cfg *config.Cluster) {
 	m.observe(c)
 }
 
-// Stores yields the stores of cluster objects and their sections.
+// Stores yields the stores of cluster objects, each with its section of a snapshot.
 func (c *Cluster) Stores() iter.Seq2[snapshot.Kind, *zone.Store] {
 	return func(yield func(snapshot.Kind, *zone.Store) bool) {
 		if (c.Events == nil || yield(snapshot.Zone, c.Events)) && c.Set != nil {
@@ -310,8 +309,8 @@ func (c *Cluster) Stores() iter.Seq2[snapshot.Kind, *zone.Store] {
 	}
 }
 
-// Apply makes the stores of c, which follows old, keep to their share of the memory, and report changes of c's domains, which may
-// differ from those that the stores were made for.
+// Apply puts c in the place of old: the stores of c keep to their share of the memory, and report changes of c's domains, which
+// may differ from old's.
 func (m *Maker) Apply(old, c *Cluster) {
 	m.limit(c)
 	if c != old {
@@ -337,6 +336,6 @@ func (m *Maker) observe(c *Cluster) {
 		c.Set.Observe([][]byte{c.setDomain}, m.Observer)
 	}
 	if c.Notifier != nil {
-		c.Notifier.Changed() // until now the observer passed changes on to the former one
+		c.Notifier.Changed() // until now the observer notified the old notifier
 	}
 }

@@ -96,8 +96,8 @@ func (m *Maker) makeSource(c *Cluster, whole *config.Config) (err error) {
 	return sourceProblem(err, cfg.Kubeconfig)
 }
 
-// searchHost returns what the search paths of pods are made of, nil if they are not walked. With dnsPolicy Default the
-// agent's resolv.conf has the searches of the host.
+// searchHost returns the host's part of the pods' search paths, nil if they are not walked. With dnsPolicy Default the agent's
+// resolv.conf has the searches of the host.
 func searchHost(cfg *config.Config) (*pods.Host, error) {
 	if !cfg.Pods.SearchPath {
 		return nil, nil //nolint:nilnil // nil: no search paths

@@ -14,10 +14,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/watch"
 )
 
-// A topology is where a node is.
+// A topology is the topology zone and the region of a node. Empty: unknown.
 type topology struct{ zone, region string }
 
-// place returns the topology of this node, with empty fields for what is unknown.
+// place returns the topology of this node: the one read from the API server, else that of the environment.
 func (c *Cluster) place() topology {
 	if learned := c.topology.Load(); learned != nil {
 		return *learned
@@ -25,7 +25,7 @@ func (c *Cluster) place() topology {
 	return topology{os.Getenv("NODE_ZONE"), os.Getenv("NODE_REGION")}
 }
 
-// TopologyZone returns the zone of this node, "" if it is unknown.
+// TopologyZone returns the zone of this node: the setting, unless that is auto. "" means unknown.
 func (c *Cluster) TopologyZone(setting string) string {
 	if setting != "auto" {
 		return setting

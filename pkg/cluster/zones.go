@@ -28,7 +28,7 @@ func (c *Cluster) Zones(cfg *config.Config) (zones zone.Zones, err error) {
 	return zones, nil
 }
 
-// zoneConfigs returns the zones of the domains, of the cluster set and of the external names.
+// zoneConfigs returns the configurations of the zones: of the domains, of the cluster set, and of the external names.
 func (c *Cluster) zoneConfigs(cfg *config.Config) (list []zone.Config) {
 	settings := zone.Config{
 		Store: c.Store, TTL: cfg.Cluster.TTL,
@@ -76,7 +76,7 @@ func (c *Cluster) zoneConfigs(cfg *config.Config) (list []zone.Config) {
 	return list
 }
 
-// routedSubzones returns the zones below a domain that have routes of their own, or are the central resolver's.
+// routedSubzones returns the zones below a domain that have a route of their own, or that the central resolver answers.
 func routedSubzones(cfg *config.Config, domain string) []string {
 	names := slices.Clone(cfg.Cluster.Zones)
 	for _, route := range cfg.Forward {
