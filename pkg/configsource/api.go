@@ -86,7 +86,7 @@ func reasonOf(err error) string {
 	}
 }
 
-// statusCode returns the code of an error response of the API server; 0: err is none.
+// statusCode returns the code of an error response of the API server, 0 for any other error.
 func statusCode(err error) int {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 		return max(1, int(status.Status().Code))
@@ -94,7 +94,7 @@ func statusCode(err error) int {
 	return 0
 }
 
-// shortened returns the error of a request without the long URL that it contains, and the beginning of a long text of the server.
+// shortened returns the error of a request without its long URL, and with a long text of the server cut.
 func shortened(err error) error {
 	if long := (*url.Error)(nil); errors.As(err, &long) {
 		err = long.Err

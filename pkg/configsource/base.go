@@ -27,13 +27,13 @@ type Config struct {
 	KubeDNS    string               // folder of a mounted kube-dns ConfigMap, merged into the routes; empty: none
 	LastGood   string               // folder for the last good configuration, created if missing; empty: none is saved
 	Role       config.Role
-	Pod        types.NamespacedName // subject of Events; without both: none are written
+	Pod        types.NamespacedName // pod that Events are about; without namespace or name: none are written
 	PodUID     string
-	Node       string // of the pod; may be empty
+	Node       string // node of the pod; may be empty
 	UserAgent  string // empty: node-cache
 
-	// Apply puts a configuration to use. Its error argument is why there is none. After an error that it returns, the running
-	// configuration stays. Run calls it, never twice at a time. Of the changes during a call, only the latest follows. Required.
+	// Apply puts a configuration to use. If there is none, the error argument says why. If Apply returns an error, the running
+	// configuration stays. Run makes one call at a time; of the changes during a call, it passes on only the latest. Required.
 	Apply func(config.Config, error) (InUse, error)
 
 	// Serving is closed once the agent serves. Before that no configuration is saved as the last good one, since it may be
@@ -53,7 +53,7 @@ type InUse struct {
 	Config     config.Config
 	Generation uint64 // 1 at the start, and one more after each change
 
-	NeedRestart []string // changed keys that it lacks, because they need a restart
+	NeedRestart []string // keys whose changed values apply only after a restart
 
 	at time.Time // when it was put to use
 }
@@ -68,7 +68,7 @@ func ParseObject(text string) (types.NamespacedName, error) {
 	return types.NamespacedName{Namespace: namespace, Name: name}, nil
 }
 
-// base is what all parts of a source have.
+// base has what all parts of a source need.
 type base struct {
 	cfg    Config
 	panics atomic.Uint64
@@ -87,11 +87,11 @@ func (b *base) readAction() string { return "reading " + b.Name() }
 
 // content is the content of the source, or of a part of it.
 type content struct {
-	config    config.Config  // not of the kube-dns folder
-	routes    []config.Route // of the kube-dns folder
+	config    config.Config  // zero for the kube-dns folder
+	routes    []config.Route // routes of the kube-dns folder; nil for other parts
 	err       error          // why there is neither
-	transient bool           // a writer may be between two steps
-	version   uint64         // of the whole: the number of changes of its parts; 0: there is none
+	transient bool           // it may be the state between two steps of a writer
+	version   uint64         // number of changes of all parts so far, set for the whole only
 }
 
 // retryInterval is the pause between attempts with a configuration that was unusable at the start.

@@ -33,20 +33,20 @@ const (
 	// Timeouts of Load for the API server: with a last good configuration, and without one.
 	loadTimeout           = 5 * time.Second
 	loadTimeoutNoFallback = 30 * time.Second
-	answerLimit           = 10 * time.Second // for a list, and for the start of a watch
+	answerLimit           = 10 * time.Second // timeout for a list, and for the start of a watch
 
 	// A watch lasts four to five minutes, then the next one resumes. A silent watch is detected by then at the latest, a dead
 	// connection within 45 s.
 	watchMinSeconds    = 240
-	watchJitterSeconds = 60 // seconds
+	watchJitterSeconds = 60 // a random part of this is added to watchMinSeconds
 	watchEndGrace      = 10 * time.Second
 
-	// A server that answers every other request changes the state each time. After flipBurst changes, the log has a failure and its
-	// recovery once in flipEvery.
+	// A server that answers every other request changes the state each time. After flipBurst failures, the log has one failure and
+	// its recovery per flipEvery.
 	flipBurst = 4
 	flipEvery = 30 * time.Second
 
-	minWatchInterval = time.Second // from one watch to the next, if they end at once
+	minWatchInterval = time.Second // pause after a watch that ended within this time
 )
 
 // A configMap reads the configuration from a ConfigMap. It has at most one request in flight.
@@ -58,16 +58,16 @@ type configMap struct {
 	wait     time.Duration // the longest that load waits
 	requests atomic.Uint64
 
-	logs *rate.Limiter // of failures
+	logs *rate.Limiter // limits the log lines about failures
 
 	mu        sync.Mutex  // guards the following fields
-	readError *hint.Error // why the object cannot be read
-	logged    bool        // the log has a failure without the recovery
+	readError *hint.Error // why the object cannot be read; nil: it can
+	logged    bool        // a failure was logged, and its recovery was not
 
 	// The following fields belong to load, and then to run.
-	version string // to watch from; empty: list first
-	exists  bool
-	text    string // of the key; an object without it is known by its error
+	version string // resource version to watch from; empty: list first
+	exists  bool   // the object existed at the last read
+	text    string // text of the key at the last read; empty also if it is missing or too large, which is an error
 	pause   retry.Backoff
 }
 
@@ -283,7 +283,7 @@ func (m *configMap) content(o *corev1.ConfigMap) content {
 	text, ok := o.Data[Key]
 	m.exists, m.text = true, text
 	if len(text) > maxFile {
-		m.text = "" // the error makes it known
+		m.text = "" // the content has an error, so it is reported in any case
 		return m.invalid("the key "+Key+" is larger than 1 MiB", "no API server takes that; check what answers in its place")
 	}
 	switch _, binary := o.BinaryData[Key]; {

@@ -26,18 +26,18 @@ type Source struct {
 	base
 
 	main          configReader
-	configMap     *configMap     // main; nil: a file
-	dns           *kubeDNS       // nil: none
+	configMap     *configMap     // main, if that is a ConfigMap; nil: main is a file
+	dns           *kubeDNS       // the kube-dns folder; nil: none is configured
 	lastGood      *lastGoodStore // nil: no last good configuration is saved
 	events        *events
 	changed       chan struct{}
 	lastGoodInUse atomic.Bool // the last good configuration is in use
 
 	mu          sync.Mutex // guards the following fields
-	mainContent content    // of the file or the ConfigMap
-	overlay     content    // of the kube-dns folder
-	version     uint64     // of both: the number of their changes
-	reported    content    // the last one passed to Apply
+	mainContent content    // content of the file or the ConfigMap
+	overlay     content    // content of the kube-dns folder
+	version     uint64     // number of changes of mainContent and overlay
+	reported    content    // content that was passed to Apply last
 }
 
 // goneDelay is how long a missing file or object is ignored: most are replaced.
@@ -325,7 +325,8 @@ func (s *Source) apply(ctx context.Context, v *content) {
 	}
 }
 
-// retry reports the configuration again, if there is one and it was unusable at the start.
+// retry makes deliver report the configuration again, if the last good one is in use and the parts are valid. It reports whether
+// that is so.
 func (s *Source) retry() bool {
 	if !s.lastGoodInUse.Load() {
 		return false
@@ -385,21 +386,21 @@ type Status struct {
 	KubeDNS string // folder of a kube-dns ConfigMap that is merged into it; empty: none
 
 	LastGood      string    // folder of the last good configuration; empty: none is saved
-	LastGoodInUse bool      // it is in use since the start
-	Saved         time.Time // last save of this process; zero: none yet
+	LastGoodInUse bool      // the last good configuration is in use, since the start
+	Saved         time.Time // when the configuration that this process saved last was applied; zero: none is saved yet
 	SaveError     string    // error of the last save; empty: none
 
 	// Problem is why the ConfigMap cannot be read; nil: it can. It does not include invalid content.
 	Problem   *hint.Error
 	Reachable bool // the last read gave a result, even if the ConfigMap does not exist
 
-	Requests     uint64 // to the API server, for the ConfigMap
-	Saves        uint64 // of the last good configuration
+	Requests     uint64 // requests to the API server for the ConfigMap
+	Saves        uint64 // saves of the last good configuration
 	SaveFailures uint64
 
-	EventsWritten uint64
-	EventsFailed  uint64 // abandoned: the API server did not accept them
-	EventsDropped uint64 // replaced by a newer one before the attempt
+	EventsWritten uint64 // Events that the API server accepted
+	EventsFailed  uint64 // Events that the API server did not accept
+	EventsDropped uint64 // Events that a newer one replaced before the first attempt
 
-	Panics uint64 // recovered, while reading, saving or reporting a configuration
+	Panics uint64 // recovered panics, while reading, saving or reporting a configuration
 }

@@ -26,7 +26,7 @@ import (
 // Reasons of Events.
 const (
 	ReasonRefused = "ConfigRefused"
-	ReasonApplied = "ConfigApplied" // only after a refused one
+	ReasonApplied = "ConfigApplied" // written only after ConfigRefused
 	ReasonRestart = "ConfigNeedsRestart"
 )
 
@@ -35,27 +35,27 @@ const (
 	eventBurst = 4
 	eventEvery = 30 * time.Second
 
-	eventTries = 4
-	eventLimit = 5 * time.Second // for one attempt
+	eventTries = 4               // attempts to write one Event
+	eventLimit = 5 * time.Second // timeout of one attempt
 
-	// A repeated event updates the count of the last Event, as long as the API server keeps that: an hour.
+	// eventLife is how long a repetition updates the count of the last Event. The API server keeps an Event for an hour.
 	eventLife = 50 * time.Minute
 )
 
-// events writes Events, one at a time, the newest first.
+// events writes Events, one at a time. A newer Event replaces one that waits.
 type events struct {
 	*base
 
 	api     *api
 	limit   *rate.Limiter
-	pending chan *corev1.Event // holds one
+	pending chan *corev1.Event // holds the Event that waits
 	bad     atomic.Bool        // the last configuration was refused
 
 	written, failed, dropped atomic.Uint64
 
 	// The following fields belong to run.
-	last          *corev1.Event // that was written
-	failureLogged bool          // the last failure was not logged yet
+	last          *corev1.Event // Event that was written last; empty: none
+	failureLogged bool          // the next failure is logged: it is the first since a success
 }
 
 func newEvents(b *base, a *api) *events {

@@ -25,7 +25,7 @@ type file struct {
 	report  func(content)
 	unread  bool   // there may be changes that were not read
 	data    []byte // as last read
-	failed  error  // why the file could not be read then
+	failed  error  // error of the last read
 	doubted bool   // the last check found the file missing or empty
 }
 
@@ -36,7 +36,7 @@ func (f *file) load(context.Context) (content, error) {
 	return content{config: c, err: err}, nil
 }
 
-// readFile reads the file unless it is of a kind whose reading may never end.
+// readFile reads the file. It refuses pipes and devices, whose reading may never end.
 func readFile(path string) ([]byte, error) {
 	data, err := filewatch.ReadFile(path, maxFile)
 	if err != nil {
@@ -55,7 +55,7 @@ func (f *file) run(ctx context.Context) error {
 	filewatch.Watch(ctx, filewatch.Config{
 		Paths: []string{f.cfg.File}, Log: f.cfg.Log,
 		Check:   f.check,
-		OnPanic: func(panicked any, _ []byte) { panic(panicked) }, // the caller's to handle
+		OnPanic: func(panicked any, _ []byte) { panic(panicked) }, // runWithRestarts handles it
 	})
 	return nil
 }

@@ -31,7 +31,7 @@ type kubeDNS struct {
 
 	report func(content)
 	files  map[string]string // by name, as last read; nil: the last read failed
-	failed string            // the last error
+	failed string            // text of the last error; empty: the last read succeeded
 }
 
 // readIfChanged reads the folder, and reports whether it changed.

@@ -22,8 +22,8 @@ import (
 
 const (
 	lastGoodName    = "last-good.yaml"
-	temporaryPrefix = ".last-good-" // prefix of files that are being written
-	temporaryMaxAge = time.Minute   // a file of this age was left behind by a killed process
+	temporaryPrefix = ".last-good-" // prefix of the names of files that are being written
+	temporaryMaxAge = time.Minute   // an older file was left behind by a killed process
 
 	// The first and last lines show whether a file is complete and unchanged. Without this check, a truncated file would load
 	// with the defaults of the missing keys, and a file with a disk error as another configuration.
@@ -43,9 +43,9 @@ type lastGoodStore struct {
 	failures atomic.Uint64
 
 	mu      sync.Mutex // guards the following fields
-	pending *InUse
-	saved   time.Time
-	why     string
+	pending *InUse     // configuration to save next; nil: none
+	saved   time.Time  // when the configuration that was saved last was applied; zero: none is saved yet
+	why     string     // error of the last save; empty: it succeeded
 }
 
 func (l *lastGoodStore) path() string { return filepath.Join(l.cfg.LastGood, lastGoodName) }
@@ -139,7 +139,7 @@ func (l *lastGoodStore) run(ctx context.Context) {
 	}
 }
 
-// saveLoop is run without the final timeout.
+// saveLoop begins once the agent serves. It saves each pending configuration until ctx ends, and then the last one.
 func (l *lastGoodStore) saveLoop(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -275,7 +275,7 @@ func syncFolder(folder string) error {
 	return errors.Join(err, f.Close())
 }
 
-// status returns the time of the last save, and the error of the last attempt.
+// status returns when the configuration that was saved last was applied, and the error of the last save.
 func (l *lastGoodStore) status() (at time.Time, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

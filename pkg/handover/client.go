@@ -21,8 +21,8 @@ import (
 type Socket struct {
 	Listen
 
-	Raw  syscall.RawConn // of this agent
-	File *os.File        // received from another agent; the receiver closes it
+	Raw  syscall.RawConn // the socket of this agent; nil: it was received
+	File *os.File        // a socket received from another agent, which the receiver closes; nil: it is this agent's
 }
 
 // A Client takes over from another agent. Its methods are called in sequence; only

@@ -101,7 +101,7 @@ func (c *conn) receive(limit time.Duration) (*message, []*os.File, error) {
 	return m, files, nil
 }
 
-// receiveText is receive for a message that needs no files. It closes those that come nevertheless.
+// receiveText receives a message without files. It closes those that come nevertheless.
 func (c *conn) receiveText(limit time.Duration) (*message, error) {
 	m, files, err := c.receive(limit)
 	closeAll(files)
@@ -171,7 +171,7 @@ func peerUID(c *net.UnixConn) (int, error) {
 	return int(user.Uid), nil
 }
 
-// errOtherNamespace reports sockets that are of no use in this network namespace.
+// errOtherNamespace reports sockets of another network namespace: they are of no use in this one.
 var errOtherNamespace = errors.New("sockets belong to another network namespace")
 
 // checkNamespace returns an error if the socket belongs to another network namespace. Kernels

@@ -18,15 +18,15 @@ const Protocol = 1
 
 const (
 	maxMessage = 32 << 10 // bytes
-	maxFiles   = 100      // sockets with one message; the kernel takes 253
-	maxSockets = 4096     // in all
+	maxFiles   = 100      // sockets in one message; the kernel allows 253
+	maxSockets = 4096     // sockets of one handover, in all messages
 )
 
 // Kinds of sockets.
 const (
-	KindUDP   = "udp"   // of DNS
-	KindTCP   = "tcp"   // of DNS
-	KindAdmin = "admin" // TCP, of the admin server
+	KindUDP   = "udp"   // DNS over UDP
+	KindTCP   = "tcp"   // DNS over TCP
+	KindAdmin = "admin" // admin server, over TCP
 )
 
 // A Listen identifies a socket by kind and address. Several UDP sockets may share one Listen.
@@ -75,14 +75,14 @@ const (
 // A message is the one message format of the protocol.
 type message struct {
 	Type     string   `json:"type"`
-	Protocol int      `json:"protocol,omitempty"` // of hello, welcome and refused
-	Agent    string   `json:"agent,omitempty"`    // likewise
-	Version  string   `json:"version,omitempty"`  // likewise
-	Reason   string   `json:"reason,omitempty"`   // of refused
-	Problem  string   `json:"problem,omitempty"`  // of snapshot: why it could not be written
-	Listens  []Listen `json:"listens,omitempty"`  // of sockets: identifies the attached files, in order
-	More     bool     `json:"more,omitempty"`     // of sockets: another sockets message follows
-	Claim    *Claim   `json:"claim,omitempty"`    // of take
+	Protocol int      `json:"protocol,omitempty"` // in hello, welcome and refused: version of the protocol
+	Agent    string   `json:"agent,omitempty"`    // in the same messages: name of the sender
+	Version  string   `json:"version,omitempty"`  // in the same messages: version of the sender
+	Reason   string   `json:"reason,omitempty"`   // in refused: why
+	Problem  string   `json:"problem,omitempty"`  // in snapshot: why it could not be written; empty: it was written
+	Listens  []Listen `json:"listens,omitempty"`  // in sockets: identifies the attached files, in order
+	More     bool     `json:"more,omitempty"`     // in sockets: another sockets message follows
+	Claim    *Claim   `json:"claim,omitempty"`    // in take: describes the sender
 }
 
 var (

@@ -25,7 +25,7 @@ const (
 	sendTimeout     = 2 * time.Second        // to send a message
 	requestTimeout  = 5 * time.Second        // to wait for a request, before the sockets are sent
 	snapshotTimeout = 10 * time.Second       // to write a snapshot
-	stopTimeout     = 2 * time.Second        // to wait for the readers to stop; they still stop if it takes longer
+	stopTimeout     = 2 * time.Second        // to wait until the readers have stopped; readers that need longer stop later
 	listenInterval  = 5 * time.Second        // between checks that this agent owns the path
 	retryDelay      = 100 * time.Millisecond // after an accept error or a panic
 	maxConns        = 8                      // connections at once; more are closed
@@ -33,7 +33,7 @@ const (
 
 // Config configures a Client or a Server. All fields but Log and Recorder are required.
 type Config struct {
-	Path     string // of the unix socket, in an existing folder
+	Path     string // path of the unix socket; its folder must exist
 	Agent    string // this agent's name, 1..16 bytes
 	Version  string
 	Now      func() time.Time
@@ -107,7 +107,7 @@ func (g *Server) Run(ctx context.Context) error {
 		}
 		if l := g.ensureListening(ctx); l != nil {
 			group.Go(func() {
-				for done := false; !done; { // a panic ends accept early
+				for done := false; !done; { // after a panic, accept returns false and is called again
 					done = g.accept(ctx, l, &group, slots) || retry.Sleep(ctx, retryDelay) != nil
 				}
 			})
@@ -280,8 +280,8 @@ func (g *Server) forget(c *conn) {
 	}
 }
 
-// endConn ends the connection of the successor. The next successor is admitted only after
-// SuccessorLost has returned, which must not undo the next one's work.
+// endConn ends the connection of the successor. It admits the next successor only after SuccessorLost has returned, so that
+// SuccessorLost cannot undo the work of the next one.
 func (g *Server) endConn(ctx context.Context, c *conn, agent string) {
 	defer g.forget(c)
 	g.mu.Lock()
@@ -308,7 +308,7 @@ func (g *Server) serveRequests(ctx context.Context, c *conn) error {
 			err = g.snapshot(ctx, c)
 		case typeSockets:
 			err = g.sendSockets(ctx, c)
-			limit = 0 // it prepares to serve; until it ends no other agent is served
+			limit = 0 // no limit: the successor prepares to serve, and no other agent is served meanwhile
 		case typeTake:
 			return g.release(ctx, c, m.Claim)
 		default:
@@ -429,7 +429,7 @@ func (g *Server) Shutdown(ctx context.Context, timeout time.Duration) bool {
 	}
 }
 
-// recoverPanic, deferred, recovers a panic and ends the current step.
+// recoverPanic must be deferred. It recovers, logs and counts a panic; the deferring function returns.
 func (g *Server) recoverPanic(ctx context.Context) {
 	if panicked := recover(); panicked != nil {
 		_ = g.guard.Recovered(ctx, panicked)

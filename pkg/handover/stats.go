@@ -31,20 +31,20 @@ type Stats struct {
 
 	WaitsFor string // what the start waits for; empty: nothing
 
-	Taken   string        // at the start: none, taken, orphaned or refused; empty is none
-	From    string        // the predecessor; empty: none
+	Taken   string        // outcome of the takeover at the start: none, taken, orphaned or refused; empty is none
+	From    string        // name of the predecessor; empty: none
 	Why     string        // why the predecessor refused
 	Sockets int           // sockets that were taken over
 	Waited  time.Duration // from receiving the sockets to serving
 
 	Given     bool      // this agent has handed over and no longer serves
-	To        string    // the agent that has taken over; empty unless Given
+	To        string    // name of the agent that has taken over; empty unless Given
 	GivenAt   time.Time // zero unless Given
 	Asked     uint64    // agents that asked for the sockets
 	Busy      uint64    // those of Asked that were refused while another one was served
 	Mismatch  uint64    // those of Asked that speak another protocol
 	Abandoned uint64    // those of Asked that received the sockets and ended before they took over
-	LastError string    // of the last failed handover; empty: none failed
+	LastError string    // last error of the socket or of a handover; empty: none since the socket was opened
 
 	Panics uint64 // recovered panics, each also logged with its stack
 }

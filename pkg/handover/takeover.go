@@ -33,8 +33,8 @@ const (
 type Takeover struct {
 	cfg      Config
 	from     *Client   // nil: there is no predecessor
-	sockets  []Socket  // received and not adopted
-	adopted  []Listen  // adopted
+	sockets  []Socket  // received sockets that are not adopted yet
+	adopted  []Listen  // names of the adopted sockets
 	refusal  error     // why a predecessor does not hand over
 	lastSeen time.Time // last time that an agent served the handover socket
 	received time.Time // when the sockets arrived
@@ -148,11 +148,11 @@ func (t *Takeover) Adopt(kind string, addr netip.AddrPort) (files []*os.File) {
 	return files
 }
 
-// errNoListener replaces a refusal where no agent has been found.
+// errNoListener takes the place of a refusal if no agent was found.
 var errNoListener = errors.New("no agent listens at the handover socket")
 
-// Retry is called with an error of listening. If another agent has the addresses, it waits a moment and returns true: receive and
-// listen again. Such an agent may end soon, or have taken over so recently that it does not listen at the handover socket yet.
+// Retry handles an error of listening. If another agent has the addresses, it waits listenRetry and returns true: the caller receives
+// and listens again. Such an agent may end soon, or have taken over so recently that it does not listen at the handover socket yet.
 func (t *Takeover) Retry(ctx context.Context, err error) bool {
 	if t.cfg.Path != "" && t.lastSeen.IsZero() {
 		t.refusal, t.lastSeen = errNoListener, t.cfg.Now()
@@ -175,8 +175,8 @@ func (t *Takeover) Retry(ctx context.Context, err error) bool {
 	return true
 }
 
-// Complete stops the predecessor, since this agent serves now, with the named link and rules of its own. It reports whether the
-// predecessor had ended by itself.
+// Complete makes the predecessor stop, since this agent serves now. link reports whether this agent manages the link, and rules
+// names its interception backend. Complete reports whether the predecessor had ended by itself.
 func (t *Takeover) Complete(ctx context.Context, link bool, rules string) (gone bool) {
 	err := t.from.TakeOver(ctx, Claim{Agent: t.cfg.Agent, Version: t.cfg.Version, Serves: t.adopted, Link: link, Rules: rules})
 	outcome := OutcomeTaken

@@ -28,10 +28,10 @@ type Kind uint16
 const (
 	Cache   Kind = 1 // answers of pkg/cache
 	Zone    Kind = 2 // cluster objects of pkg/names/zone
-	Central Kind = 3 // address of the central resolver, from pkg/agent
+	Central Kind = 3 // endpoints of the central resolver, from pkg/upstream
 	Pods    Kind = 4 // pods of the node, from pkg/pods
 
-	ClusterSet Kind = 5 // imported objects, as those of Zone
+	ClusterSet Kind = 5 // imported cluster objects, in the format of Zone
 )
 
 // String returns the name of the kind.
@@ -89,8 +89,8 @@ type ClockState struct {
 
 var errFuture = errors.New("created in the future")
 
-// since returns the time from earlier to m. Within one boot it uses the uptime, which cannot be set;
-// otherwise it uses the wall clock.
+// since returns the time from earlier to c. Within one boot it uses the uptime, which cannot be set; otherwise it uses the wall
+// clock.
 func (c ClockState) since(earlier ClockState) (time.Duration, error) {
 	passed := c.Wall.Round(0).Sub(earlier.Wall.Round(0))
 	if c.BootID == earlier.BootID && c.BootID != [16]byte{} {

@@ -25,15 +25,15 @@ import (
 // Settings say where the snapshot is and which one is used.
 type Settings struct {
 	Folder string
-	Size   int64         // the largest in bytes
+	Size   int64         // maximum size in bytes
 	MaxAge time.Duration // an older one is not loaded
 }
 
 // A Keeper loads one snapshot and saves others, and counts both. A panic costs a snapshot, not the process; neither does a file
 // system that hangs.
 type Keeper struct {
-	Clocks func() ClockState        // the host's, or virtual ones
-	Open   func(path string) Folder // [Dir], or a fake
+	Clocks func() ClockState        // reads the host's clocks, or virtual ones
+	Open   func(path string) Folder // returns the [Dir] at path, or a fake
 
 	writer string
 	now    func() time.Time
@@ -45,7 +45,7 @@ type Keeper struct {
 	stats Stats
 }
 
-// NewKeeper returns a Keeper that writes files in the name of a writer: letters and digits.
+// NewKeeper returns a Keeper. writer consists of letters and digits and ends the names of temporary files, see [Job].
 func NewKeeper(writer string, now func() time.Time, log *slog.Logger) *Keeper {
 	return &Keeper{
 		Clocks: func() ClockState { return readClocks(now()) }, Open: func(path string) Folder { return Dir(path) },
@@ -167,7 +167,7 @@ func (k *Keeper) Save(ctx context.Context, limit time.Duration, to Settings, fil
 	}
 }
 
-// SaveNow is Save that first waits for a running save, and returns why there is no new snapshot.
+// SaveNow waits for a running save, and then saves a snapshot as Save does. It returns why there is no new snapshot.
 func (k *Keeper) SaveNow(ctx context.Context, limit time.Duration, to Settings, fill func(ctx context.Context, w *Writer) error) error {
 	select {
 	case k.busy <- struct{}{}:

@@ -21,7 +21,7 @@ type Stats struct {
 	LastSaved time.Time     // when the latest was written; zero: none since start
 	LastError string        // why the last attempt failed; empty: it succeeded
 	Bytes     int64         // size of the latest snapshot file
-	Duration  time.Duration // of making and writing the latest
+	Duration  time.Duration // time to make and write the latest
 	Panics    uint64        // recovered panics while reading or making a snapshot
 	Loaded    Loaded
 }
@@ -31,6 +31,6 @@ type Loaded struct {
 	Outcome string        // none, loaded or refused; empty means none
 	Entries int           // answers restored to the cache
 	Objects int           // objects restored to the zone
-	Age     time.Duration // of the snapshot when it was loaded
+	Age     time.Duration // age of the snapshot when it was loaded
 	Reason  string        // why it was refused; otherwise empty
 }

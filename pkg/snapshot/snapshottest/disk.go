@@ -136,7 +136,7 @@ func (d *Disk) Names() []string {
 	return slices.Sorted(maps.Keys(d.names))
 }
 
-// step does what one step does, under the lock, or returns the error of the step that fails.
+// step counts one step and calls do under the lock, or returns the error of the step that fails.
 func (d *Disk) step(do func() error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
