@@ -22,7 +22,7 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 	return read(path, limit, func(fs.FileInfo) error { return nil })
 }
 
-// ReadTrusted is ReadFile for a file that must pass [CheckOwner].
+// ReadTrusted reads a file as [ReadFile] does. The file must pass [CheckOwner].
 func ReadTrusted(path string, limit int64) ([]byte, error) { return read(path, limit, CheckOwner) }
 
 // CheckOwner returns [ErrUntrusted] unless only this process's user and root can write the file, or replace files in the

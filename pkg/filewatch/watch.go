@@ -18,13 +18,13 @@ import (
 const (
 	settleTime   = 50 * time.Millisecond  // delay after the last event, as a writer may not have finished
 	maxDelay     = 500 * time.Millisecond // longest delay after the first event, for folders with constant events
-	pollInterval = 5 * time.Second        // without events: network mounts and links further up the path send none
+	pollInterval = 5 * time.Second        // time between polls: network mounts, and links further up the path, send no events
 )
 
 // Config names the files and the functions to call. Paths, Folder or both are set.
 type Config struct {
-	Paths  []string // of files, or of symbolic links to files; they need not exist
-	Folder string   // of which all files matter, and the targets of links in it; it need not exist; empty: none
+	Paths  []string // files, or symbolic links to files; they need not exist
+	Folder string   // folder with files and links that all matter; it need not exist; empty: none
 
 	// Check is called at once, soon after a file may have changed, and every five seconds, one call at a time. notified is
 	// false if the call is only a poll. If pause is not zero, the next call comes after pause, regardless of events: for
@@ -66,8 +66,8 @@ type watcher struct {
 	Config
 	open    func() (eventSource, error)
 	source  eventSource     // zero: not opened yet
-	folders map[string]bool // that should have a watch
-	warned  bool            // about missing events
+	folders map[string]bool // paths of the folders that should have a watch
+	warned  bool            // the lack of events was logged
 }
 
 func (w *watcher) run(ctx context.Context) {

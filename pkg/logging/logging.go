@@ -18,7 +18,7 @@ import (
 type Handler struct {
 	out     io.Writer
 	mu      *sync.Mutex                     // orders the records of an old and a new handler: each has a lock of its own
-	current *atomic.Pointer[slog.Handler]   // each configuration has its own
+	current *atomic.Pointer[slog.Handler]   // handler of the current configuration
 	derive  func(slog.Handler) slog.Handler // adds the attributes and groups of derived loggers
 }
 
@@ -42,7 +42,7 @@ func (h *Handler) Set(cfg config.Log) {
 	h.current.Store(&next)
 }
 
-// Options are the options of the log's handlers. JSON would have durations as numbers without a unit.
+// Options are the options of the log's handlers. Durations are logged as text: JSON would have numbers without a unit.
 func Options(level slog.Leveler) *slog.HandlerOptions {
 	return &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Value.Kind() == slog.KindDuration {

@@ -79,8 +79,8 @@ func unifiedMount(line, path string) (mount, below string, ok bool) {
 	return fields[4], below, err == nil && filepath.IsLocal(below)
 }
 
-// inMemory reports whether files in folder use this container's memory, because the folder is on a tmpfs. For
-// a missing folder its parent decides.
+// inMemory reports whether files in folder use this container's memory, because the folder is on a tmpfs or ramfs. For a missing
+// folder its parent decides; if that is missing too, the answer is yes.
 func inMemory(folder string) bool {
 	if _, err := os.Stat(folder); err != nil {
 		folder = filepath.Dir(folder)

@@ -25,7 +25,7 @@ const period = 10 * time.Second
 
 // A Keeper keeps the process within the memory limit of its container.
 type Keeper struct {
-	limit      func() (uint64, error) // of the container
+	limit      func() (uint64, error) // reads the memory limit of the container, in bytes
 	setGoLimit func(int64) int64      // sets the Go runtime's limit
 	env        string                 // GOMEMLIMIT of the environment, which takes precedence; empty: not set
 	log        *slog.Logger
@@ -40,7 +40,7 @@ func New(log *slog.Logger) *Keeper {
 	return &Keeper{limit: containerLimit, setGoLimit: debug.SetMemoryLimit, env: os.Getenv("GOMEMLIMIT"), log: log, advise: disableReadahead}
 }
 
-// Update divides the container's current memory for cfg, and reports whether a share changed.
+// Update divides the container's memory for cfg by its current limit. It reports whether a share changed, false at the first call.
 func (k *Keeper) Update(ctx context.Context, cfg *config.Config) (changed bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

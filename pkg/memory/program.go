@@ -18,7 +18,7 @@ import (
 // stalls without ever being killed. A kernel that refuses the advice is left as it is.
 func disableReadahead() error { return adviseProgram(unix.MADV_RANDOM) }
 
-// UnmapProgram unmaps the program's own pages. The kernel maps those again that are used.
+// UnmapProgram unmaps the program's own pages. The kernel maps a page again when it is used.
 //
 // Half of the pages were used only at the start, by the initialisers of packages, or are near such ones. While they are mapped,
 // they count as resident, and the kernel keeps them longer than other files when memory gets scarce.
@@ -47,8 +47,8 @@ func adviseProgram(advice uintptr) error {
 	return err
 }
 
-// adviseMapping gives an advice on a mapping of the program, none of whose pages differ from the file, but not on a writable one.
-// Without their pages, variables and relocated addresses would have their first values.
+// adviseMapping gives an advice on one mapping of the program, whose pages must equal the file. It skips a writable mapping:
+// without its pages, variables and relocated addresses would have their initial values.
 func adviseMapping(head string, advice uintptr) error {
 	var from, to uintptr
 	var permissions string

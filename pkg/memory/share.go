@@ -13,13 +13,13 @@ import (
 
 // Shares of the container's memory. The numbers are measured, see docs/reliability.md.
 const (
-	// A tenth of the limit, at least minReserve, is reserved for memory that neither the cache nor the Go
-	// runtime counts: program text, kernel structures, and data in socket buffers. Linux 6.18 reads 128 KiB and more around a page of
-	// code that it dropped, whatever the advice. With a reserve of 10 MiB half of the runs read gigabytes.
+	// 1/reservePart of the limit, at least minReserve, is reserved for memory that neither the cache nor the Go runtime counts:
+	// program text, kernel structures, and data in socket buffers. When memory gets scarce, Linux 6.18 drops pages of code and reads
+	// at least 128 KiB to get one back, whatever the advice: with a reserve of 10 MiB, half of the test runs read gigabytes.
 	reservePart = 10
 	minReserve  = 13 << 20
-	// fixedGo is the Go runtime's memory without any query. Each UDP reader adds readerCost. All readers
-	// together get 1/readerPart of the limit: a host of many cores has more of them than it needs.
+	// fixedGo is the Go runtime's memory without any query. Each UDP reader adds readerCost. All readers together get 1/readerPart
+	// of the limit: a host of many cores would otherwise have more of them than it needs.
 	fixedGo    = 8 << 20
 	readerCost = 256 << 10
 	readerPart = 32
@@ -33,7 +33,7 @@ const (
 	clientPart  = 4
 	// Unread responses and unfinished queries get 1/heldPart of the Go runtime's limit.
 	heldPart = 8
-	// A list from the API server gets 1/listPart of it.
+	// A list from the API server gets 1/listPart of the Go runtime's limit.
 	listPart = 2
 	// minGo is the lowest Go limit: below it the collector would run all the time.
 	minGo = 12 << 20
@@ -52,19 +52,19 @@ const (
 
 // A Share is the division of the memory, in bytes.
 type Share struct {
-	limit      int64 // the container's; 0: none, or unknown
+	limit      int64 // memory limit of the container; 0: none, or unknown
 	cache      int64
 	snapshot   int64
-	kernel     int64  // of the answers in the kernel
+	kernel     int64  // memory of the answers in the kernel
 	goLimit    int64  // the Go runtime's limit; 0: not set by the agent
 	Inflight   int    // queries to upstreams that fit, at most limits.inflight
 	Waiting    int    // waiting clients that fit, at most limits.waiting
 	limitError string // why the container's limit is unknown
 
 	procs, addresses int   // CPUs of the Go runtime, and listen addresses
-	Readers          int   // of a socket's packets, per address
-	sockets          int   // of all addresses
-	queryCost        int64 // memory of limits.inflight and limits.waiting
+	Readers          int   // readers per listen address, each with a UDP socket of its own
+	sockets          int   // UDP sockets of all listen addresses
+	queryCost        int64 // memory that limits.inflight and limits.waiting may need
 }
 
 // shareOut divides limit bytes among the parts of a process with configuration cfg and procs CPUs.
@@ -131,7 +131,7 @@ func (s *Share) Namespace() int64 { return s.goLimit / status.NamespacePart }
 // List returns the bytes that a list from the API server may have, 0 for the default.
 func (s *Share) List() int64 { return s.goLimit / listPart }
 
-// heapProblem reports too many live bytes of heap, as in a large cluster. That is unknown in advance.
+// heapProblem reports a live heap that is too large for the limit, as in a large cluster, which is not known in advance.
 func (s *Share) heapProblem(live int64) *status.Problem {
 	if s.limit == 0 || live+s.fixed() <= s.goLimit {
 		return nil

@@ -29,8 +29,8 @@ func Text(text string) string {
 	return text[:most] + end
 }
 
-// Error returns an error with the text that [Text] makes of err's. It is err itself if that is short, and nil for nil. Otherwise
-// [errors.Is] and [errors.As] find err in it: what sent the text must have bounded its memory.
+// Error returns err with its text cut by [Text]. It returns err itself if the text is short, and nil for nil. Otherwise it wraps
+// err, which keeps the long text in memory: the code that received the text must have bounded it.
 func Error(err error) error {
 	if err == nil {
 		return nil

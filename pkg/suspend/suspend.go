@@ -19,12 +19,11 @@ const minSuspend = 100 * time.Millisecond
 
 // Watch calls report with the length of each suspend until ctx ends.
 //
-// Go reads CLOCK_MONOTONIC, which stops during a suspend. Reading CLOCK_BOOTTIME for each batch of queries
-// would cost a system call, because the runtime has no vDSO call for it. So it compares the two
-// clocks once a second.
+// Go reads CLOCK_MONOTONIC, which stops during a suspend. Reading CLOCK_BOOTTIME for each batch of queries would cost a system
+// call, because the runtime has no vDSO call for it. So Watch compares the two clocks once a second.
 func Watch(ctx context.Context, report func(time.Duration)) { watch(ctx, suspendedTime, report) }
 
-// watch is Watch with a function that returns how long the host has been suspended since boot, at least.
+// watch is Watch with a function asleep that returns how long, at least, the host was suspended since boot.
 func watch(ctx context.Context, asleep func() time.Duration, report func(time.Duration)) {
 	known := asleep()
 	ticker := time.NewTicker(interval)

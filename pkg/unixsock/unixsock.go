@@ -42,7 +42,7 @@ type Listener struct {
 	*net.UnixListener
 
 	path string
-	file os.FileInfo // as it was made
+	file os.FileInfo // the file that Listen created
 	once sync.Once
 }
 
