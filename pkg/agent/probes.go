@@ -21,8 +21,8 @@ type configuredProbe struct {
 	config.Probe
 	*healthcheck.Prober
 
-	after <-chan struct{} // closed once it may start
-	until <-chan struct{} // closed once it must end
+	after <-chan struct{} // closed once the probe may start
+	until <-chan struct{} // closed once the probe must end
 }
 
 // Run probes while the agent serves, since the agent itself may be the target.

@@ -24,7 +24,7 @@ type file struct {
 
 	report  func(content)
 	unread  bool   // there may be changes that were not read
-	data    []byte // as last read
+	data    []byte // content at the last read
 	failed  error  // error of the last read
 	doubted bool   // the last check found the file missing or empty
 }

@@ -30,7 +30,7 @@ type kubeDNS struct {
 	*base
 
 	report func(content)
-	files  map[string]string // by name, as last read; nil: the last read failed
+	files  map[string]string // contents by file name at the last read; nil: it failed
 	failed string            // text of the last error; empty: the last read succeeded
 }
 

@@ -73,7 +73,7 @@ type watcher struct {
 func (w *watcher) run(ctx context.Context) {
 	defer func() {
 		if w.source.close != nil {
-			_ = w.source.close() // it was only read
+			_ = w.source.close() // an error does not matter: nothing was written
 		}
 	}()
 	next := time.NewTimer(0) // the files may have changed since the caller first read them

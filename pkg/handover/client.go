@@ -33,8 +33,8 @@ type Client struct {
 
 	cfg     Config
 	conn    *conn
-	leaving chan struct{}
-	given   chan struct{}
+	leaving chan struct{} // closed when the predecessor is about to end or has ended
+	given   chan struct{} // closed once the predecessor has stopped reading
 	ended   sync.WaitGroup
 }
 

@@ -42,9 +42,9 @@ func (l Listen) String() string { return l.Kind + " " + l.Addr.String() }
 type Claim struct {
 	Agent   string   `json:"agent"`
 	Version string   `json:"version"`
-	Serves  []Listen `json:"serves"` // the sockets that it reads
-	Link    bool     `json:"link"`   // it manages the link with the addresses
-	Rules   string   `json:"rules"`  // its interception backend; empty: none
+	Serves  []Listen `json:"serves"` // sockets that the agent reads
+	Link    bool     `json:"link"`   // the agent manages the link with the addresses
+	Rules   string   `json:"rules"`  // interception backend of the agent; empty: none
 }
 
 // Has reports whether the claim covers the sockets of l.
@@ -78,7 +78,7 @@ type message struct {
 	Protocol int      `json:"protocol,omitempty"` // in hello, welcome and refused: version of the protocol
 	Agent    string   `json:"agent,omitempty"`    // in the same messages: name of the sender
 	Version  string   `json:"version,omitempty"`  // in the same messages: version of the sender
-	Reason   string   `json:"reason,omitempty"`   // in refused: why
+	Reason   string   `json:"reason,omitempty"`   // in refused: one of the reasons above
 	Problem  string   `json:"problem,omitempty"`  // in snapshot: why it could not be written; empty: it was written
 	Listens  []Listen `json:"listens,omitempty"`  // in sockets: identifies the attached files, in order
 	More     bool     `json:"more,omitempty"`     // in sockets: another sockets message follows

@@ -25,7 +25,7 @@ const (
 	sendTimeout     = 2 * time.Second        // to send a message
 	requestTimeout  = 5 * time.Second        // to wait for a request, before the sockets are sent
 	snapshotTimeout = 10 * time.Second       // to write a snapshot
-	stopTimeout     = 2 * time.Second        // to wait until the readers have stopped; readers that need longer stop later
+	stopTimeout     = 2 * time.Second        // to wait for the readers to stop; a reader that needs longer still stops
 	listenInterval  = 5 * time.Second        // between checks that this agent owns the path
 	retryDelay      = 100 * time.Millisecond // after an accept error or a panic
 	maxConns        = 8                      // connections at once; more are closed

@@ -35,15 +35,15 @@ type Stats struct {
 	From    string        // name of the predecessor; empty: none
 	Why     string        // why the predecessor refused
 	Sockets int           // sockets that were taken over
-	Waited  time.Duration // from receiving the sockets to serving
+	Waited  time.Duration // time from receiving the sockets to serving
 
 	Given     bool      // this agent has handed over and no longer serves
 	To        string    // name of the agent that has taken over; empty unless Given
 	GivenAt   time.Time // zero unless Given
 	Asked     uint64    // agents that asked for the sockets
-	Busy      uint64    // those of Asked that were refused while another one was served
-	Mismatch  uint64    // those of Asked that speak another protocol
-	Abandoned uint64    // those of Asked that received the sockets and ended before they took over
+	Busy      uint64    // agents of Asked that were refused while another one was served
+	Mismatch  uint64    // agents of Asked that speak another protocol
+	Abandoned uint64    // agents of Asked that received the sockets and ended before they took over
 	LastError string    // last error of the socket or of a handover; empty: none since the socket was opened
 
 	Panics uint64 // recovered panics, each also logged with its stack

@@ -52,9 +52,9 @@ const (
 
 // A Share is the division of the memory, in bytes.
 type Share struct {
-	limit      int64 // memory limit of the container; 0: none, or unknown
-	cache      int64
-	snapshot   int64
+	limit      int64  // memory limit of the container; 0: none, or unknown
+	cache      int64  // cache.size
+	snapshot   int64  // the old and the new snapshot file, if they are in memory
 	kernel     int64  // memory of the answers in the kernel
 	goLimit    int64  // the Go runtime's limit; 0: not set by the agent
 	Inflight   int    // queries to upstreams that fit, at most limits.inflight

@@ -51,7 +51,7 @@ type File interface {
 
 func path(f Folder) string { return filepath.Join(f.String(), Name) }
 
-// A Dir is the folder at that path.
+// A Dir is the path of a folder in the file system.
 type Dir string
 
 var errFolder = errors.New("the directory belongs to another user or is writable by others")

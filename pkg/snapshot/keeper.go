@@ -29,8 +29,8 @@ type Settings struct {
 	MaxAge time.Duration // an older one is not loaded
 }
 
-// A Keeper loads one snapshot and saves others, and counts both. A panic costs a snapshot, not the process; neither does a file
-// system that hangs.
+// A Keeper loads one snapshot and saves others, and counts both. A panic, or a file system that hangs, costs a snapshot, not the
+// process.
 type Keeper struct {
 	Clocks func() ClockState        // reads the host's clocks, or virtual ones
 	Open   func(path string) Folder // returns the [Dir] at path, or a fake

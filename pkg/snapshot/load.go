@@ -111,7 +111,7 @@ func (s *Snapshot) parse(data []byte) error {
 		err = s.sections[i].check()
 	}
 	switch {
-	case errors.Is(err, errDamaged): // it names the section
+	case errors.Is(err, errDamaged): // the error names the section
 		return err
 	case binary.LittleEndian.Uint32(tail[4:]) != checksum(body):
 		return errDamaged

@@ -154,7 +154,7 @@ func (m *Manifests) Run(ctx context.Context) error {
 
 // start applies the folder's first state. It removes other objects from the store: another source may have filled it.
 func (m *Manifests) start(ctx context.Context) {
-	m.folder.scan(ctx) // it may have changed since NewManifests
+	m.folder.scan(ctx) // the folder may have changed since NewManifests
 	m.apply(ctx, time.Time{})
 	for _, set := range m.sets {
 		set.retain(func(namespace, name string) bool {

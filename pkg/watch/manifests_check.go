@@ -139,7 +139,7 @@ func (c *manifestCheck) slice(slice *discoveryv1.EndpointSlice) {
 		c.refuse("metadata.labels", "no label "+discoveryv1.LabelServiceName, "name the Service whose endpoints these are")
 	}
 	if slice.AddressType == discoveryv1.AddressTypeFQDN {
-		return // it has no names
+		return // no names are made of such a slice
 	}
 	for i := range slice.Endpoints {
 		for j, text := range slice.Endpoints[i].Addresses {

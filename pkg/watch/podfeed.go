@@ -53,7 +53,7 @@ type podFeed struct {
 	*feed  // has the status; its watch of the API server runs with PodsFromEither only
 	index  *pods.Index
 	node   string // empty: the pods of any node
-	either bool
+	either bool   // PodsFromEither is set
 
 	dial      dialer
 	endServer func()       // ends the watch of the API server, and waits; nil: it does not run

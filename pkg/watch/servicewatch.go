@@ -51,7 +51,7 @@ type serviceWatcher struct {
 	mu       sync.Mutex // guards the following fields
 	onSynced func()     // called once the first state is reported; nil: it is not complete yet
 	service  zone.Service
-	slices   map[string]sliceEndpoints // by name
+	slices   map[string]sliceEndpoints // endpoints of each slice, by the slice's name
 }
 
 // sliceEndpoints are the relevant parts of one EndpointSlice.
@@ -120,7 +120,7 @@ func (w *serviceWatcher) put(obj runtime.Object, _ time.Time) bool {
 	case *discoveryv1.EndpointSlice:
 		record, ok := sliceOf(o)
 		if !ok || !w.isWatched(record.Namespace, record.Service) {
-			if o.Namespace == w.cfg.Namespace { // it may have been one of the service's before
+			if o.Namespace == w.cfg.Namespace { // the slice may have belonged to the service before
 				w.change(func() { delete(w.slices, o.Name) })
 			}
 			return true

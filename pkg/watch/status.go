@@ -60,7 +60,7 @@ func (k *kindStatus) retainInvalid(keep func(namespace, name string) bool) {
 // A feedStatus is one feed's part of a kindStatus. The kindStatus's mutex guards it.
 type feedStatus struct {
 	confirmedAt time.Time // boot time of the last confirmation; zero: never
-	synced      bool      // it was confirmed once, or the server forbids it
+	synced      bool      // the feed was confirmed once, or the server forbids it
 	reason      string    // reason of the last error; empty: confirmed since
 	lastError   string
 }

@@ -24,11 +24,11 @@ type stream struct {
 	feed   *feed
 	inner  apiwatch.Interface
 	cancel context.CancelFunc
-	short  bool // requested with a short timeout
-	out    chan apiwatch.Event
+	short  bool                // requested with a short timeout
+	out    chan apiwatch.Event // events for the reflector
 	quit   chan struct{}
-	stop   func() // closes quit, once
-	done   chan struct{}
+	stop   func()        // closes quit, once
+	done   chan struct{} // closed once pump has ended
 
 	// The following fields belong to pump.
 	listing       bool // the first list is not complete

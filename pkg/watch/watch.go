@@ -78,7 +78,7 @@ type Config struct {
 	NodeName  string // node of NodeTopology and OwnPods; with PodsFromKubelet it may be empty
 	UserAgent string // empty: node-cache
 
-	dial func(ctx context.Context, network, addr string) (net.Conn, error) // for tests; nil: the network
+	dial func(ctx context.Context, network, addr string) (net.Conn, error) // replaced by tests; nil: that of newDialer
 }
 
 // A Watch fills a store from the API server. It keeps no objects itself.

@@ -39,8 +39,8 @@ func Kubeconfig(tb testing.TB) string {
 type dialer struct {
 	*pipenet.Listener
 
-	mu   sync.Mutex // guards the following fields
-	away bool
+	mu   sync.Mutex            // guards the following fields
+	away bool                  // connections are refused
 	open map[net.Conn]struct{} // both ends of each connection
 }
 

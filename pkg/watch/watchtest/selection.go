@@ -18,7 +18,7 @@ type selection struct {
 	resource  string
 	namespace string
 	name      string // name of the object to get; empty: no get
-	version   string
+	version   string // requested resource version
 	query     url.Values
 	labels    labels.Selector
 	fields    fields.Selector

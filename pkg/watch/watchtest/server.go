@@ -36,8 +36,8 @@ type Server struct {
 	version  uint64            // newest version of the database
 	progress map[string]uint64 // the version that the cache of a resource has reached
 	history  []change
-	oldest   uint64 // watches that resume before this version get 410 Gone
-	changed  chan struct{}
+	oldest   uint64        // watches that resume before this version get 410 Gone
+	changed  chan struct{} // closed at the next change
 	watches  map[*stream]struct{}
 	requests []Request
 	faults   faults

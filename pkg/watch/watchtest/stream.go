@@ -31,7 +31,7 @@ type stream struct {
 	markDue bool // a bookmark is to be sent
 
 	// Guarded by the server's mutex.
-	inject []injection // to be sent next
+	inject []injection // what to send next
 	frozen bool        // nothing is sent any more
 }
 
