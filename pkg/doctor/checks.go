@@ -102,7 +102,7 @@ func (f *Facts) owner() string {
 	return ""
 }
 
-// leased returns the remaining time of the lease on key, and whether it is held.
+// leased returns the remaining time of the lease on key and the backend that has it; ok: it is held.
 func (e *checker) leased(key netip.Addr) (left time.Duration, backend string, ok bool) {
 	for _, h := range e.Backends {
 		if left, ok := h.Leases[key]; ok {
@@ -112,7 +112,7 @@ func (e *checker) leased(key netip.Addr) (left time.Duration, backend string, ok
 	return 0, "", false
 }
 
-// keys returns the addresses that clients query, with those of the agent's sockets.
+// keys returns the addresses that clients query, each with the address of the agent's own socket.
 func (c *Config) keys() []rules.Lease {
 	if c.Intercept {
 		return c.Rules.Leases()
@@ -266,7 +266,7 @@ func (e *checker) checkListeners() {
 	}
 	for _, a := range e.listening() {
 		var who []string
-		open := map[bool]bool{} // by Socket.TCP
+		open := map[bool]bool{} // whether any socket listens, by Socket.TCP
 		for _, s := range e.Sockets {
 			if !s.Accepts(a) {
 				continue

@@ -26,15 +26,15 @@ type child struct {
 type message struct {
 	Net     *podNet       `json:"net,omitempty"` // the network to configure
 	Probes  []Probe       `json:"probes,omitempty"`
-	Timeout time.Duration `json:"timeout,omitempty"` // of one probe
+	Timeout time.Duration `json:"timeout,omitempty"` // timeout of one probe
 	File    *fileRequest  `json:"file,omitempty"`    // the file to read
 
-	Outcomes []Outcome `json:"outcomes"` // of Probes
+	Outcomes []Outcome `json:"outcomes"` // outcomes of Probes, in their order
 	Content  *content  `json:"content,omitempty"`
 	Error    string    `json:"error"`
 }
 
-// startChild starts command, which calls [Serve]. A child without stderr can be left behind: it holds no file of this process.
+// startChild starts command, an argv that runs [Serve]. Without stderr, a child that hangs keeps no file of its parent open.
 func startChild(command []string, stderr *os.File, attr *syscall.SysProcAttr) (*child, error) {
 	theirs, ours, err := os.Pipe()
 	if err != nil {
@@ -77,7 +77,7 @@ func (c *child) do(ctx context.Context, m message) (message, error) {
 	return r, nil
 }
 
-// stop ends the child without waiting for that. The result of the channel is that of the wait.
+// stop kills the child and does not wait. The channel receives the result of the wait once the child has ended.
 func (c *child) stop() <-chan error {
 	_ = c.in.Close()
 	_ = c.process.Kill() // it has no state to save

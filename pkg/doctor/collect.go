@@ -28,7 +28,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/sockdiag"
 )
 
-// Directories of the kernel for processes, for this process, and for conntrack.
+// Kernel directories: of all processes, of this process, and of conntrack's sysctls.
 const (
 	procDir   = "/proc"
 	selfDir   = "/proc/self"
@@ -41,22 +41,22 @@ type Facts struct {
 	AgentPID     int      // the process that listens; 0: unknown
 	AgentMissing []string // capabilities that the agent needs and lacks
 
-	Addresses   []Address // those of Rules.Addresses that are on a link
+	Addresses   []Address // the addresses of Rules.Addresses that a link has
 	AddressErr  error
-	Sockets     []sockdiag.Socket // that receive packets to Rules.Addresses and Rules.Port
+	Sockets     []sockdiag.Socket // sockets bound to Rules.Port, at any address
 	SocketsErr  error
-	Backends    []rules.State // each backend that holds anything of an agent
-	BackendErrs []error
+	Backends    []rules.State // the state of each backend that has rules or leases of an agent
+	BackendErrs []error       // why the configured backend could not be read
 
-	Node    []Outcome // of probes from the node
-	Pod     []Outcome // of probes from the pod
+	Node    []Outcome // outcomes of the probes from the node
+	Pod     []Outcome // outcomes of the probes from the pod
 	PodErr  error
-	Drops   []Drop // of the pod's packets; nil if none were lost
+	Drops   []Drop // rules that dropped the pod's packets; empty: none found
 	DropErr error
 
-	Fallback []Outcome // of a query to each fallback
+	Fallback []Outcome // outcomes of the queries to each fallback server
 
-	Status    string // from the agent's status page: "ready", or why not
+	Status    string // state on the agent's status page: "ready", or why it is not
 	StatusErr error
 
 	ConntrackCount, ConntrackMax int // entries in the conntrack table, and their limit
@@ -65,12 +65,12 @@ type Facts struct {
 	DataPlane    dataplane.Found
 	DataPlaneErr error
 
-	KernelHook string // how the programs for hits are attached: "tcx" or "clsact"
+	KernelHook string // where the kernel can attach the programs that answer hits: "tcx" or "clsact"
 	KernelErr  error
 
 	Kubelet Kubelet
-	Pods    map[netip.Addr]int // how many pods have a nameserver in their resolv.conf
-	PodsErr error              // why a pod, or more, may be missing in Pods
+	Pods    map[netip.Addr]int // number of pods by nameserver in their resolv.conf
+	PodsErr error              // why pods may be missing in Pods
 }
 
 // An Address is an address on a link.
@@ -85,21 +85,21 @@ type Address struct {
 type Probe struct {
 	To    netip.AddrPort `json:"to"`
 	TCP   bool           `json:"tcp"`
-	Own   bool           `json:"own"`   // with the agent's mark: no rule redirects it
-	Name  string         `json:"name"`  // to query, of type A; empty: the self-query
-	Agent string         `json:"agent"` // the token that the self-query asks to confirm; empty: none, which works only from the node
+	Own   bool           `json:"own"`   // sent with the agent's packet mark, so that no rule redirects it
+	Name  string         `json:"name"`  // the name to query, type A; empty: the self-query
+	Agent string         `json:"agent"` // token in the self-query's name, for the agent to confirm; empty: none, which works only from the node
 }
 
 // An Outcome is the result of a probe.
 type Outcome struct {
 	Probe
-	From    netip.AddrPort `json:"from"`    // of the query
+	From    netip.AddrPort `json:"from"`    // source address of the query
 	Answer  string         `json:"answer"`  // name of the rcode; empty: no answer
-	Records int            `json:"records"` // in the answer
-	Token   string         `json:"token"`   // of the agent that answered the self-query; empty: none
+	Records int            `json:"records"` // number of records in the answer section
+	Token   string         `json:"token"`   // token of the agent that answered the self-query; empty: none
 	Took    time.Duration  `json:"took"`
-	Error   string         `json:"error"` // why there is no answer
-	Refused bool           `json:"refused"`
+	Error   string         `json:"error"`   // why there is no answer
+	Refused bool           `json:"refused"` // ECONNREFUSED: no socket listens
 
 	Tracked    bool   `json:"-"` // the node has a conntrack entry for it
 	TrackedErr string `json:"-"` // why Tracked is unknown
@@ -114,9 +114,9 @@ type Kubelet struct {
 
 // A Drop is a rule or policy of the node that dropped packets of the pod.
 type Drop struct {
-	Where  string // table and chain
-	Rule   string // in the syntax of iptables, or its handle for nftables; empty: the chain's policy
-	Policy bool
+	Where  string // table and chain; for iptables the backend
+	Rule   string // the iptables command that adds it, or the handle of an nftables rule; empty: the chain's policy
+	Policy bool   // the chain's policy dropped them, not a rule
 }
 
 // collect reads all facts. It adds the addresses of the Service to c if only the kernel has them.
@@ -163,8 +163,8 @@ func usable(backend string) error {
 	return b.Close()
 }
 
-// addServices adds the addresses of the Service from the leases, if the configuration
-// leaves them to the agent.
+// addServices adds the addresses of the DNS Service, which it takes from the leases, if mode is transparent and the
+// configuration names none.
 func addServices(r *rules.Rules, all []rules.State) {
 	if r.Mode != rules.Transparent || len(r.Services) > 0 {
 		return
@@ -179,7 +179,7 @@ func addServices(r *rules.Rules, all []rules.State) {
 	slices.SortFunc(r.Services, netip.Addr.Compare)
 }
 
-// addresses returns the links that have the wanted addresses.
+// addresses returns those of the wanted addresses that a link has, each with that link.
 func addresses(wanted []netip.Addr) ([]Address, error) {
 	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -200,7 +200,7 @@ func addresses(wanted []netip.Addr) ([]Address, error) {
 	return list, nil
 }
 
-// agent reads the process that listens and its capabilities.
+// agent finds the process that listens at the agent's addresses, and the capabilities that it lacks.
 func (f *Facts) agent(c *Config) {
 	for _, a := range c.listening() {
 		for _, s := range f.Sockets {
@@ -319,7 +319,7 @@ func (f *Facts) token(own []Outcome) string {
 	return f.owner()
 }
 
-// probes returns the queries of clients that show whether agent answers.
+// probes returns the probes to the addresses that clients query: self-queries with the token agent, and c.Name if set.
 func (c *Config) probes(agent string) []Probe {
 	var list []Probe
 	for _, k := range c.keys() {
@@ -385,7 +385,7 @@ func (f *Facts) askFromPod(ctx context.Context, c *Config, probes []Probe, note 
 	f.PodErr = errors.Join(err, p.close())
 }
 
-// lost returns the pod's probes without an answer that the agent answers from the node.
+// lost returns the self-queries that the agent answers to the node, but not to the pod.
 func (f *Facts) lost() []Probe {
 	var list []Probe
 	for _, o := range f.Pod {
@@ -416,10 +416,10 @@ func (p *pod) drops(ctx context.Context, lost []Probe, c *Config) ([]Drop, error
 		}
 		found, err := trace(ctx, own.Addr(), send, c.Now)
 		if err != nil {
-			errs = append(errs, err, send(ctx)) // for the counters
+			errs = append(errs, err, send(ctx)) // the counters need the packets, too
 		}
 		for _, d := range found {
-			if !slices.Contains(drops, d) { // by both families
+			if !slices.Contains(drops, d) { // traced for both families
 				drops = append(drops, d)
 			}
 		}

@@ -47,7 +47,7 @@ func (o *Outcome) hasEntry(zone uint16) (bool, error) {
 	ports.AddRtAttr(nl.CTA_PROTO_NUM, []byte{protocol})
 	ports.AddRtAttr(nl.CTA_PROTO_SRC_PORT, binary.BigEndian.AppendUint16(nil, o.From.Port()))
 	ports.AddRtAttr(nl.CTA_PROTO_DST_PORT, binary.BigEndian.AppendUint16(nil, o.To.Port()))
-	// The kernel marks its single answer as the first of several. The acknowledgement ends them.
+	// The kernel marks its only answer as one of several (NLM_F_MULTI). The acknowledgement ends the read.
 	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_ACK)
 	request.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: unix.NFNETLINK_V0})
 	request.AddData(tuple)

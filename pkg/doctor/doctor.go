@@ -33,23 +33,23 @@ type Config struct {
 
 	KernelHits string // kernel.hits: "off", "auto" or "on"
 
-	Admin netip.AddrPort // of the agent's status page; zero: none
+	Admin netip.AddrPort // address of the agent's status page; zero: none
 	Name  string         // a cluster name, absolute, that the agent must resolve; empty: none
 
 	// Unserved are the zones and names of the cluster's DNS that this agent sends to its default route; nil: not known.
 	Unserved []string
 
-	Timeout time.Duration // of one probe; 0: 1 s
+	Timeout time.Duration // timeout of one probe; 0: 1 s
 
-	// Command is the command that calls [Serve]; nil: no test from a pod, and no files of pods and the kubelet.
+	// Command is the argv of a child process, which runs [Serve]; empty: no test from a pod, and no files of pods and the kubelet.
 	Command []string
 	NoPod   bool // no test from a pod
 
 	Now func() time.Time // never nil
 }
 
-// Run makes all checks of this node: the network namespace of the process. It takes a few times c.Timeout and leaves the
-// node as it was. It returns an error only when ctx ends; all other errors are in the report.
+// Run makes all checks in the network namespace of this process, which is the node's. It takes a few times c.Timeout and
+// leaves the node as it was. It returns an error only when ctx ends; all other errors are in the report.
 func Run(ctx context.Context, c Config) (Report, error) {
 	c.Timeout = cmp.Or(c.Timeout, time.Second)
 	c.Rules.Fallback = nil
@@ -66,7 +66,7 @@ type Verdict uint8
 // The verdicts.
 const (
 	OK   Verdict = iota
-	Skip         // it could not be checked, or need not be
+	Skip         // the check could not run, or does not apply
 	Warn
 	Fail
 )

@@ -14,11 +14,11 @@ import (
 	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
-// Bounds of what this process reads of others, which may be hostile.
+// Limits for the files of other processes, which may be hostile.
 const (
 	maxFile      = 64 << 10        // bytes of a file
-	fileTimeout  = time.Second     // of one file
-	filesTimeout = 5 * time.Second // of all files
+	fileTimeout  = time.Second     // time to read one file
+	filesTimeout = 5 * time.Second // time to read all files
 )
 
 // A fileRequest is a file of another process.
@@ -27,7 +27,7 @@ type fileRequest struct {
 	Path string `json:"path"`
 }
 
-// content is what a file has.
+// content is the result of a fileRequest.
 type content struct {
 	Missing bool   `json:"missing"` // there is no such file, or no such process
 	Text    []byte `json:"text"`
@@ -35,8 +35,8 @@ type content struct {
 	Inode   uint64 `json:"inode"`
 }
 
-// read reads a regular file. It resolves links in the root, and opens nothing before it knows that it is such a file: to
-// open a device acts on it. It may block, in a file system that the other process serves.
+// read reads a regular file, with symbolic links resolved within the root. It checks the type before it opens the file,
+// because opening a device acts on it. It may block if the other process serves the file system.
 func (r *fileRequest) read() (c content, err error) {
 	failed := func(err error) (content, error) {
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
@@ -52,7 +52,7 @@ func (r *fileRequest) read() (c content, err error) {
 		return failed(err)
 	}
 	defer func() { _ = unix.Close(root) }()
-	// The links of /proc lead out of every root, by design.
+	// The magic links of /proc, such as /proc/1/root, would lead out of the root.
 	fd, err := unix.Openat2(root, r.Path, &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	})
@@ -68,7 +68,7 @@ func (r *fileRequest) read() (c content, err error) {
 	switch c.Device, c.Inode = info.Dev, info.Ino; {
 	case info.Mode&unix.S_IFMT != unix.S_IFREG:
 		return failed(errors.New("not a regular file"))
-	case info.Size == 0: // as have files of /proc and its like, some of which block, or forget what they have reported
+	case info.Size == 0: // such as files of /proc, where reading can block, or consume events
 		return c, nil
 	case system.Type == unix.SYSFS_MAGIC: // a file of a device may act on it
 		return failed(errors.New("a file of sysfs"))
@@ -85,10 +85,10 @@ var errSlow = fmt.Errorf("it takes longer than %s", fileTimeout)
 // A readFunc reads the file path below the folder root.
 type readFunc func(ctx context.Context, root, path string) (content, error)
 
-// A fileReader reads files in a child: a process that waits for a file system may not even end when it is killed.
+// A fileReader reads files in a child, because a process that waits for a file system may not end even when it is killed.
 type fileReader struct {
-	command []string // that calls [Serve]
-	child   *child   // nil: none yet, or the last one is lost
+	command []string // argv of the child process, which runs [Serve]; empty: no file is read
+	child   *child   // nil: not started yet, or closed after an error
 }
 
 // read is a [readFunc]. It takes at most fileTimeout.

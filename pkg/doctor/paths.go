@@ -66,7 +66,7 @@ func (e *checker) isAgent(o Outcome) bool {
 	return o.Token != "" && (owner == "" || o.Token == owner)
 }
 
-// path returns the result for one of all outcomes.
+// path returns the line for o. all has all outcomes of the same origin, from.
 func (e *checker) path(o Outcome, all []Outcome, from string) Line {
 	_, _, leased := e.leased(o.To.Addr())
 	named := slices.ContainsFunc(all, func(n Outcome) bool { return n.To == o.To && n.Name != "" && n.Answer != "" })
@@ -170,7 +170,7 @@ func (e *checker) checkNode() {
 	e.checkNames(e.Node)
 }
 
-// checkPod checks the same from a pod.
+// checkPod checks the answers to a pod, and which rules drop its packets.
 func (e *checker) checkPod() {
 	if e.PodErr != nil {
 		e.add("pod", row{true, Skip, e.PodErr.Error(), ""})
@@ -199,7 +199,7 @@ func (e *checker) checkDrops() {
 	}
 }
 
-// checkFallback checks whether the servers answer that get the queries without the agent.
+// checkFallback checks whether the fallback servers answer. They get the queries while the agent does not hold the lease.
 func (e *checker) checkFallback() {
 	if !e.Intercept {
 		return
@@ -238,7 +238,7 @@ func (e *checker) checkFallback() {
 // shown is how many names or addresses a line has.
 const shown = 20
 
-// more counts those that a line of n does not have.
+// more returns the text for the names that a line leaves out, of n in all.
 func more(n int) string {
 	if n <= shown {
 		return ""
@@ -275,7 +275,7 @@ func (e *checker) isQueried(nameserver netip.Addr) bool {
 	return slices.Contains(e.queriedAddresses(), nameserver)
 }
 
-// checkKubelet compares the nameservers of the kubelet with the mode.
+// checkKubelet checks whether the kubelet gives pods a nameserver that the agent answers for.
 func (e *checker) checkKubelet() {
 	if !e.Intercept {
 		return

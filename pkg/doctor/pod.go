@@ -28,7 +28,7 @@ type pod struct {
 
 // podNet is the network configuration of a pod.
 type podNet struct {
-	Own     []netip.Prefix `json:"own"`
+	Own     []netip.Prefix `json:"own"`     // addresses of the pod
 	Gateway []netip.Addr   `json:"gateway"` // the node's end, one for each of Own
 	Node    []byte         `json:"node"`    // hardware address of the node's end
 }
@@ -190,7 +190,7 @@ func (p *pod) do(ctx context.Context, m message) (message, error) {
 func (p *pod) close() error {
 	err := <-p.stop()
 	if p.link != nil {
-		// The kernel removes it with the pod's namespace, but asynchronously.
+		// The kernel would remove the veth with the pod's namespace, but asynchronously.
 		if gone := netlink.LinkDel(p.link); gone != nil && !errors.Is(gone, unix.ENODEV) {
 			err = errors.Join(err, fmt.Errorf("removing link %s: %w", p.link.Attrs().Name, gone))
 		}

@@ -38,7 +38,7 @@ func readKubelet(ctx context.Context, proc, self string, read readFunc) (k Kubel
 		if name, _ := os.ReadFile(filepath.Join(p, "comm")); strings.TrimSpace(string(name)) != "kubelet" {
 			continue
 		}
-		dir, err := os.Open(p) // afterwards its number may be another process's
+		dir, err := os.Open(p) // pins this process: its PID may be reused
 		if err != nil {
 			continue
 		}
@@ -47,7 +47,7 @@ func readKubelet(ctx context.Context, proc, self string, read readFunc) (k Kubel
 		found := Kubelet{}
 		if isNode { // a pod's process can make the reading of its command line block
 			found = kubeletIn(ctx, p, pinned, read)
-			// Only now is it certain whose command line it was: a pod's process begins in the node's namespaces.
+			// Check again: a pod's process starts in the node's namespaces, and may have left them before the reading.
 			isNode, err = inNode(pinned, proc, self)
 		}
 		_ = dir.Close()
@@ -61,8 +61,8 @@ func readKubelet(ctx context.Context, proc, self string, read readFunc) (k Kubel
 	return k
 }
 
-// inNode reports whether the process with the folder p is root's and in the namespaces of the node: those of this process,
-// but the mount namespace, which a container of this process may have, of the node's first process.
+// inNode reports whether the process with the folder p runs as root in the node's namespaces. Those are the namespaces of
+// this process, except for the mount namespace: this process may be in a container, so process 1 has the node's.
 func inNode(p, proc, self string) (bool, error) {
 	for _, kind := range []string{"ns/net", "ns/pid", "ns/user", "ns/mnt"} {
 		of := self
@@ -80,7 +80,7 @@ func inNode(p, proc, self string) (bool, error) {
 			return false, nil
 		}
 	}
-	state, err := os.ReadFile(filepath.Join(p, "status")) // the owner of the folder may differ
+	state, err := os.ReadFile(filepath.Join(p, "status")) // the folder's owner may be another than the process's user
 	if err != nil {
 		return false, nil // it has ended
 	}
@@ -92,8 +92,8 @@ func inNode(p, proc, self string) (bool, error) {
 	return false, nil
 }
 
-// kubeletIn reads the settings of the kubelet with the folder p in /proc, which pinned is as well. A flag takes
-// precedence over the file.
+// kubeletIn reads the settings of the kubelet from its folder p in /proc. pinned is the same folder, already open. A flag
+// takes precedence over the file.
 func kubeletIn(ctx context.Context, p, pinned string, read readFunc) Kubelet {
 	line, err := os.ReadFile(filepath.Join(pinned, "cmdline"))
 	if err != nil {
@@ -150,20 +150,20 @@ const resolvConf = "/etc/resolv.conf"
 
 // podResolvers counts the nameservers in /etc/resolv.conf of one process in each network
 // namespace except this one. A process that has its own namespace but the node's file is
-// no pod. The error is why a pod, or more, may be missing in the counts.
+// no pod. The error says why pods may be missing in the counts.
 func podResolvers(ctx context.Context, proc, self string, read readFunc) (map[netip.Addr]int, error) {
 	own, err := os.Readlink(filepath.Join(self, "ns/net"))
 	if err != nil {
 		return nil, fmt.Errorf("reading the network namespace: %w", err)
 	}
 	node, _ := read(ctx, filepath.Join(proc, "1/root"), resolvConf)
-	seen := map[string]bool{own: true, "": true} // "": without permission
+	seen := map[string]bool{own: true, "": true} // "": no permission to read the link
 	counts := map[netip.Addr]int{}
 	var missed error
 	for _, p := range processes(proc) {
 		namespace, _ := os.Readlink(filepath.Join(p, "ns/net"))
 		mounts, _ := os.Readlink(filepath.Join(p, "ns/mnt"))
-		container := namespace + mounts // a pod has few of them, and any number of processes
+		container := namespace + mounts // read one process of each: a pod may have many processes, but few containers
 		if seen[namespace] || seen[container] {
 			continue
 		}
@@ -173,7 +173,7 @@ func podResolvers(ctx context.Context, proc, self string, read readFunc) (map[ne
 		seen[container] = true
 		got, err := read(ctx, filepath.Join(p, "root"), resolvConf)
 		if errors.Is(err, errSlow) {
-			seen[namespace] = true // once for each pod
+			seen[namespace] = true // no further processes of this pod: each could take as long
 		}
 		if err != nil {
 			missed = cmp.Or(missed, fmt.Errorf("process %s: %w", filepath.Base(p), err))
