@@ -15,7 +15,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// maxRounds bounds the validation: each round takes something out.
+// maxRounds bounds the rounds of validation: each round removes the items that it refuses.
 const maxRounds = 25
 
 // result completes the lists and validates the configuration.
@@ -40,7 +40,7 @@ func (c *converter) result() (*Result, error) {
 	return nil, errors.New("checking the converted configuration: too many problems")
 }
 
-// lists moves the lists into the configuration, with the comments of their items.
+// lists copies the routes, rewrites, templates and hosts of all blocks into the configuration, with the origin of each item.
 func (c *converter) lists() {
 	maps.DeleteFunc(c.origins, func(path string, _ origin) bool { return strings.Contains(path, "[") })
 	c.cfg.Forward, c.cfg.Rewrite, c.cfg.Templates, c.cfg.Hosts.Names = []config.Route{}, nil, nil, nil
@@ -64,7 +64,7 @@ func (c *converter) lists() {
 	} else if !slices.Contains(c.cfg.Cluster.Zones, ".") {
 		routes = append(routes, route{Route: config.Default(config.Agent).Forward[0]})
 	}
-	if c.central != nil { // the bounds of the cache are those of the cluster's names
+	if c.central != nil { // the cache's own bounds are for names of the cluster: routes get the defaults
 		standard := config.Default(config.Agent).Cache
 		bounds.max, bounds.negative = cmp.Or(bounds.max, &standard.MaxTTL), cmp.Or(bounds.negative, &standard.NegativeTTL)
 	}
@@ -87,8 +87,8 @@ func (c *converter) leftZones() (list []sourced[string]) {
 	return list
 }
 
-// leaveZones takes the routes of the zones that are left out of a list, and has the old server asked: as the central
-// resolver, or by routes to its address where it does not serve the cluster.
+// leaveZones removes the routes of the zones that are left to the old server, and sends their queries there: to the old
+// server as the central resolver, or by routes to its address if it does not serve the cluster.
 func (c *converter) leaveZones(routes []route) []route {
 	cluster := &c.cfg.Cluster
 	cluster.Zones = nil
@@ -149,8 +149,8 @@ func (c *converter) service() config.ServiceName {
 	return cmp.Or(c.Service, config.ServiceName{Namespace: "kube-system", Name: "kube-dns"})
 }
 
-// remove takes out what the validation refuses: the item, which is lost, or where the old server stays all that its
-// block makes of answers.
+// remove removes the list items that the validation refuses, with a note that they are lost. If the old server stays, it
+// instead removes all answers of their blocks, whose names are left to the old server.
 func (c *converter) remove(problems []config.Problem) {
 	gone := map[string]bool{} // paths of list items
 	for _, p := range problems {
@@ -159,7 +159,7 @@ func (c *converter) remove(problems []config.Problem) {
 		case c.stays && s != nil && !s.whole:
 			l := &line{&statement{at: from.at, words: []string{cmp.Or(from.text, p.Path)}}, c, s, ""}
 			l.leave(nil, p.What, p.Hint)
-			defer c.dropBlock(s) // once the items of all lists are counted
+			defer c.dropBlock(s) // after the loops below, which count the items of all blocks
 		case c.stays && s != nil, gone[item]:
 		case item != "":
 			gone[item] = true
@@ -188,8 +188,8 @@ func (c *converter) remove(problems []config.Problem) {
 	}
 }
 
-// source returns the list item that a problem is about, where it is from, and its server block. Without one of them it is
-// empty, or nil.
+// source returns the path of the list item that a problem is about, the item's origin, and its server block. Each is zero
+// if there is none.
 func (c *converter) source(p config.Problem) (item string, from origin, s *server) {
 	if strings.HasPrefix(p.Path, "cluster") {
 		for _, s := range c.servers {
@@ -207,7 +207,7 @@ func (c *converter) source(p config.Problem) (item string, from origin, s *serve
 	return item, from, c.blockOf(from.at)
 }
 
-// dropBlock drops what a block makes of answers, now that the old server is asked for them.
+// dropBlock removes the answers that a block was converted to, because the old server is asked for its names.
 func (c *converter) dropBlock(s *server) {
 	if s.drop(); len(s.all("kubernetes")) > 0 {
 		c.cfg.Cluster = config.Default(config.Agent).Cluster

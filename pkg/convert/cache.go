@@ -17,7 +17,7 @@ const (
 	day             = 24 * time.Hour
 	maxTTL          = 7 * day
 	maxNegative     = day
-	defaultCapacity = 9984 // of CoreDNS, in answers
+	defaultCapacity = 9984 // CoreDNS's default capacity, in answers
 	answerSize      = 512  // a generous size of an answer, in bytes
 )
 
@@ -27,7 +27,7 @@ type ttls struct{ min, max, negative *time.Duration }
 // cache converts the TTL bounds for the zones of a server, and the options of the whole cache.
 func cache(l *line) {
 	cfg, bounds, zones := &l.c.cfg.Cache, ttls{}, l.s.zones
-	if l.c.Faithful { // what CoreDNS has where nothing is written
+	if l.c.Faithful { // the defaults of CoreDNS
 		bounds = ttls{new(5 * time.Second), new(time.Hour), new(30 * time.Minute)}
 	}
 	hosts := l.args()
@@ -41,7 +41,7 @@ func cache(l *line) {
 	if len(hosts) > 0 {
 		zones = overlap(zones, l.zones(hosts))
 	}
-	// ttl sets a bound to an argument after the capacity.
+	// ttl sets a bound to argument i, if that is given. Argument 0 is the capacity.
 	ttl := func(l *line, i int, least, most time.Duration, to **time.Duration) {
 		if i < len(l.args()) {
 			if d, ok := l.duration(l.args()[i], least, most); ok {
@@ -77,7 +77,7 @@ func cache(l *line) {
 	}
 }
 
-// limitZoneTTLs sets the bounds of zones: the root's are those of the cache, the others' those of a route.
+// limitZoneTTLs sets the TTL bounds of zones: of the root, or of a cluster domain that is cached, in cache; of others in their routes.
 func limitZoneTTLs(l *line, zones []string, bounds ttls) {
 	c := l.c
 	for _, zone := range zones {
@@ -87,7 +87,7 @@ func limitZoneTTLs(l *line, zones []string, bounds ttls) {
 			limitCacheTTLs(l, bounds)
 		case isCluster && c.servesCluster && c.firstTime("cluster's bounds"):
 			l.differs("the names of the cluster come from the API and are not cached", "cluster.ttl sets the TTL for clients")
-		case zone == c.clusterZone: // these have the bounds of the cache, and the others those of the root's route
+		case zone == c.clusterZone: // cached names of the cluster have the cache's bounds; lists gives the routes others
 			limitCacheTTLs(l, bounds)
 		case isCluster:
 		default:
@@ -155,7 +155,7 @@ func prefetch(l *line) {
 	}
 }
 
-// serveStale converts how long stale answers are given. They are always refreshed first, for a moment.
+// serveStale converts how long stale answers are served. Here upstreams always have cache.serveStale.after to answer first.
 func serveStale(l *line) {
 	stale := &l.c.cfg.Cache.ServeStale
 	set := func(i int, path string, least, most time.Duration, to *time.Duration) {
@@ -203,12 +203,12 @@ func disable(l *line) {
 	}
 }
 
-// changeRoute changes the route of a zone of the block. A zone without a route gets a copy of the one that its names use.
-// Names of the cluster have none.
+// changeRoute changes the route of a zone of the block. A zone without a route gets a copy of the route of its closest
+// parent. Zones of the cluster have no route.
 func (s *server) changeRoute(zone string, l *line, how func(*route)) {
 	c, best := l.c, -1
 	if c.clusterZone != "" && below(zone, c.clusterZone) {
-		if !c.servesCluster { // otherwise nothing of it is cached
+		if !c.servesCluster { // names that the agent answers itself are not cached
 			l.lost("the names of the cluster are cached like all others", "cluster.invalidate removes names that change in the cluster")
 		}
 		return
@@ -242,7 +242,7 @@ func clientTTLs(s *server) (answers, denials [2]time.Duration, isCached bool) {
 	if d, ok := parseDuration(cmp.Or(append(slices.Clone(args), "")...)); ok && len(args) > 0 {
 		answers[1], denials[1], args = d, d, args[1:]
 	}
-	if len(args) > 0 { // for some zones
+	if len(args) > 0 { // the plugin is limited to some zones
 		return answers, denials, false
 	}
 	for _, st := range all[0].body {

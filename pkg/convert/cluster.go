@@ -11,11 +11,11 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// Placeholders in the manifest of NodeLocal DNSCache. It fills in clusterIP and upstreams itself.
+// Placeholders in the manifest of NodeLocal DNSCache. Its pods fill in centralServers and upstreams themselves.
 const (
 	clusterIP      = "__PILLAR__DNS__SERVER__"       // the address of the DNS service
 	centralServers = "__PILLAR__CLUSTER__DNS__"      // the servers behind the DNS service
-	upstreams      = "__PILLAR__UPSTREAM__SERVERS__" // those of the kube-dns ConfigMap, or of /etc/resolv.conf
+	upstreams      = "__PILLAR__UPSTREAM__SERVERS__" // the servers of the kube-dns ConfigMap, or of /etc/resolv.conf
 	localDNS       = "__PILLAR__LOCAL__DNS__"
 	dnsDomain      = "__PILLAR__DNS__DOMAIN__"
 )
@@ -25,7 +25,7 @@ func fillPlaceholders(text string) string {
 	return strings.NewReplacer(localDNS, "169.254.20.10", dnsDomain, "cluster.local").Replace(text)
 }
 
-// central converts a forward to the central resolver if it is for the cluster domain.
+// central converts a forward to the central resolver if it is for the cluster domain, and reports whether it did.
 func central(l *line) bool {
 	c, to := l.c, l.args()[1:]
 	service := slices.IndexFunc(to, isDNSService)
@@ -101,8 +101,8 @@ func kubernetes(l *line) {
 	closeReverse(l, reverse, isThrough)
 }
 
-// closeReverse has the reverse names answered that the plugin answers: those of the cluster's addresses, and denials of the
-// others in its reverse zones without fallthrough.
+// closeReverse adds the reverse zones without fallthrough to cluster.ranges, where unknown names are denied. It leaves the
+// block unless it has all reverse zones, because node-cache answers the reverse names of all the cluster's addresses.
 func closeReverse(l *line, reverse []netip.Prefix, isThrough func(zone string) bool) {
 	cluster := &l.c.cfg.Cluster
 	every := []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
@@ -117,7 +117,7 @@ func closeReverse(l *line, reverse []netip.Prefix, isThrough func(zone string) b
 	}
 }
 
-// fallthroughIn returns what of the domains is in the zones with fallthrough.
+// fallthroughIn returns the domains, or zones below them, that are in the zones with fallthrough.
 func fallthroughIn(domains, through []string) (list []string) {
 	for _, domain := range domains {
 		for _, zone := range through {
@@ -132,7 +132,7 @@ func fallthroughIn(domains, through []string) (list []string) {
 	return list
 }
 
-// clusterZones separates the cluster domain from its reverse zones, which it returns as prefixes.
+// clusterZones sets the cluster domain and further domains of the cluster, and returns its reverse zones as prefixes.
 func clusterZones(l *line) (reverse []netip.Prefix) {
 	c, hosts := l.c, l.args()
 	if len(hosts) == 0 {
@@ -160,7 +160,7 @@ func clusterZones(l *line) (reverse []netip.Prefix) {
 			reverse = append(reverse, netip.PrefixFrom(netip.IPv4Unspecified(), 0))
 		case zone == "ip6.arpa.":
 			reverse = append(reverse, netip.PrefixFrom(netip.IPv6Unspecified(), 0))
-		case isReverse(zone): // some reverse names, so that closeReverse leaves all
+		case isReverse(zone): // only some reverse names: closeReverse leaves the block
 		case slices.Contains(sets, zone), zone == ".":
 			continue
 		case c.clusterZone == "":
@@ -192,7 +192,7 @@ func appendNew[T comparable](list []T, v T) []T {
 	return append(list, v)
 }
 
-// kubernetesOptions returns what becomes of each option of kubernetes. through gets the zones with fallthrough.
+// kubernetesOptions returns what becomes of each option of kubernetes. Zones with fallthrough are appended to through.
 func kubernetesOptions(c *converter, through *[]string) []directive {
 	cluster := &c.cfg.Cluster
 	return []directive{
@@ -257,7 +257,7 @@ func (c *converter) federation(from origin, text string) {
 	c.origins["cluster.federations"] = from
 }
 
-// checkFederations drops the federations where the configuration cannot have them.
+// checkFederations drops the federations unless the resolver is local and has all endpoints, which they need.
 func (c *converter) checkFederations() {
 	cluster := &c.cfg.Cluster
 	if len(cluster.Federations) > 0 && (cluster.Resolver != config.ResolverLocal || cluster.Endpoints != config.EndpointsAll) {

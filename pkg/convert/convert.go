@@ -17,8 +17,8 @@ import (
 // origin is where a value comes from.
 type origin struct {
 	at    place
-	text  string // of the line, or without a place the reason
-	value string
+	text  string // the line as written; without a place the reason
+	value string // of a key of the whole program, as line.set got it
 }
 
 func (o origin) String() string {
@@ -37,9 +37,9 @@ type sourced[T any] struct {
 // route is a route with its origin.
 type route struct {
 	config.Route
-	ttls // those not inherited from the cache
+	ttls // its own bounds; nil: inherited
 	origin
-	early bool // of the kube-dns ConfigMap, and not in a Corefile so far
+	early bool // from the kube-dns ConfigMap; a Corefile route for the same zone replaces it
 }
 
 // converter is a running conversion.
@@ -48,29 +48,29 @@ type converter struct {
 
 	cfg     config.Config
 	notes   []Note
-	origins map[string]origin // by path of a key: where it was set first
-	noted   map[string]bool   // notes that are given once
+	origins map[string]origin // where each key was set first, by its path
+	noted   map[string]bool   // texts that firstTime has seen
 
-	routes []route           // of kube-dns
+	routes []route           // routes of the kube-dns ConfigMap
 	closed []sourced[string] // zones whose names fail, unless a route has them
 
 	corefiles   []Input
 	charts      []chartValues
-	files       map[string]Input  // for imports, by base name
-	aside       map[string]bool   // files that nothing but an import says are about DNS
+	files       map[string]Input  // files that a Corefile may import, by base name
+	aside       map[string]bool   // files that get no note if no Corefile imports them
 	kubeDNSKeys map[string]string // nil: there is no kube-dns ConfigMap
-	errs        []error           // of that
+	errs        []error           // errors in the kube-dns ConfigMap
 
-	firstFile     place // the first file
+	firstFile     place // the first input, for notes that are not about a line
 	servers       []*server
-	otherPorts    []*otherPort // server blocks on other ports
-	listenAddrs   map[netip.Addr]place
-	stays         bool            // the old server stays, and names can be left to it
-	isNodeLocal   bool            // the Corefile is that of a NodeLocal DNSCache
-	servesCluster bool            // the plugin kubernetes answers the cluster's names
-	central       []string        // other servers answer them: the arguments of forward
-	clusterZone   string          // the cluster domain; empty: not known so far
-	upstreams     []config.Target // of __PILLAR__UPSTREAM__SERVERS__
+	otherPorts    []*otherPort         // server blocks on other ports
+	listenAddrs   map[netip.Addr]place // where each address of bind stands
+	stays         bool                 // the old server stays, and names can be left to it
+	isNodeLocal   bool                 // the Corefile is that of a NodeLocal DNSCache
+	servesCluster bool                 // the plugin kubernetes answers the cluster's names
+	central       []string             // the servers of the forward for the cluster domain; nil: there is none
+	clusterZone   string               // the cluster domain; empty: not known so far
+	upstreams     []config.Target      // servers in place of __PILLAR__UPSTREAM__SERVERS__; empty: those of /etc/resolv.conf
 }
 
 func newConverter(o Options) *converter {
@@ -86,8 +86,8 @@ type server struct {
 	keys    []string
 	plugins []statement
 
-	zones []string // of its keys on the listen port
-	own   []string // zones at or below them that a plugin answers or forwards
+	zones []string // zones of its keys on the listen port
+	own   []string // zones, at or below those, that a plugin answers or forwards
 
 	routes    []route
 	templates []sourced[config.Template]
@@ -96,8 +96,8 @@ type server struct {
 	closed    []sourced[string] // zones whose names fail, unless a route has them
 	failed    []sourced[string] // zones whose names fail, whatever route they have
 	left      []sourced[string] // zones that are left to the old server
-	whole     bool              // all names of the block are
-	kept      []Note            // notes that hold for names that are left
+	whole     bool              // all names of the block are left to the old server
+	kept      []Note            // notes that stay if the block is left to the old server
 }
 
 // all returns the statements of a plugin, in the order of the file.
@@ -207,7 +207,7 @@ func (c *converter) addServer(s *server) {
 	c.servers = append(c.servers, s)
 }
 
-// clusterDomain finds out who answers the cluster's names, and whether the old server stays.
+// clusterDomain sets whether the plugin kubernetes or a central resolver answers the cluster's names, and whether the old server stays.
 func (c *converter) clusterDomain() {
 	c.servesCluster = slices.ContainsFunc(c.servers, func(s *server) bool { return len(s.all("kubernetes")) > 0 })
 	for _, s := range c.servers {
@@ -255,7 +255,7 @@ func (c *converter) server(s *server) {
 	}
 }
 
-// drop drops what the block makes of answers.
+// drop removes the answers that the block was converted to.
 func (s *server) drop() {
 	s.routes, s.templates, s.rewrites, s.hosts, s.closed, s.own = nil, nil, nil, nil, nil, s.zones
 }
@@ -317,7 +317,7 @@ func (c *converter) firstTime(what string) bool {
 	return !again
 }
 
-// unmatchedNames closes the root where no block has it, or none asks a server for it.
+// unmatchedNames closes the root zone, so that its names fail, if no block answers or forwards it.
 func unmatchedNames(c *converter) {
 	isRoot := func(zone string) bool { return zone == "." }
 	for _, s := range c.servers {

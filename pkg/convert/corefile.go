@@ -64,21 +64,21 @@ const (
 type token struct {
 	at    place
 	text  string
-	first bool // of its line
+	first bool // the first word of its line
 }
 
 // parser parses a Corefile. It reads imports from the given files, and none from this host.
 type parser struct {
-	complete bool             // all files that patterns match are there
-	files    map[string]Input // by base name
+	complete bool             // all files that a pattern may match were given
+	files    map[string]Input // files to import, by base name
 	used     map[string]bool  // the files that were imported
 	noted    map[string]bool  // placeholders with a note
-	forms    *regexp.Regexp   // of placeholders
+	forms    *regexp.Regexp   // matches placeholders
 	notes    []Note
 	snippets map[string][]token
 
-	words  int     // so far, with imports
-	tokens []token // with imports expanded
+	words  int     // number of words read so far, with imports; at most maxTokens
+	tokens []token // the words, with imports expanded
 	next   int     // index of the next token
 }
 
@@ -172,7 +172,7 @@ func (p *parser) statements() (list []statement, closed bool) {
 
 // expand appends words to the tokens, with imports replaced by what they name, and without the snippets.
 func (p *parser) expand(words []token, depth int) error {
-	open := 0 // braces
+	open := 0 // braces not yet closed
 	for i := 0; i < len(words); i++ {
 		t := words[i]
 		if p.words++; p.words > maxTokens {

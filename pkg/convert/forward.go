@@ -12,7 +12,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// forward converts a route.
+// forward converts the plugin forward to a route for each of its zones.
 func forward(l *line) {
 	c := l.c
 	if len(l.args()) < 2 {
@@ -70,7 +70,7 @@ const (
 	timersHint = "docs/upstreams.md has the times"
 )
 
-// proxy converts CoreDNS's predecessor of forward.
+// proxy converts the plugin proxy, the predecessor of forward in CoreDNS.
 func proxy(l *line) {
 	as := &line{&statement{at: l.at, words: l.words}, l.c, l.s, ""}
 	for _, st := range l.body {

@@ -21,20 +21,20 @@ import (
 
 // Input is a file to convert. The texts in a YAML file become inputs as well.
 type Input struct {
-	Name string // in notes
+	Name string // as notes name it
 	Text []byte
 
 	before     int   // lines before the text in its file
-	unknownKey place // of a ConfigMap's key that nothing is known of; zero: the key is known
+	unknownKey place // place of the text's key in a ConfigMap, if the key is unknown; zero: known
 }
 
-// maxInput bounds one file. A ConfigMap holds at most that.
+// maxInput bounds one input, in bytes. A ConfigMap is at most that large.
 const maxInput = 1 << 20
 
 // Options say what stays as it was.
 type Options struct {
-	Faithful bool // where a Corefile says nothing, CoreDNS's values are kept
-	Complete bool // a pattern for files to import that matches none of the inputs matches nothing
+	Faithful bool // what a Corefile does not set gets CoreDNS's defaults
+	Complete bool // the inputs are all files to import: a pattern with * may match none
 	Replace  bool // the old server goes: nothing can be left to it
 
 	// The old server, where it stays. Without an address it is the Service, by default kube-system/kube-dns.
@@ -97,7 +97,7 @@ func add(c *converter, in Input) error {
 	return nil
 }
 
-// The commands that print a Corefile.
+// Hints with the command that prints a Corefile.
 const (
 	getNodeLocal = "give the ConfigMap: kubectl -n kube-system get configmap node-local-dns kube-dns -o yaml --ignore-not-found"
 	getOpenShift = "give the ConfigMap: oc -n openshift-dns get configmap dns-default -o yaml"
@@ -148,7 +148,7 @@ func addObject(c *converter, file string, o *yaml.Node) (known bool, err error) 
 	return false, nil
 }
 
-// moveLines adds to the lines of a node that was parsed from a text within a file.
+// moveLines adds an offset to the line numbers of a node that was parsed from a text within a file.
 func moveLines(n *yaml.Node, by int) {
 	n.Line += by
 	for _, child := range n.Content {
@@ -169,7 +169,7 @@ func inputAt(file, key string, n *yaml.Node) Input {
 	return Input{Name: file + " " + key, Text: []byte(n.Value)}
 }
 
-// objects returns the mappings in a YAML text, including those of a List. A Corefile has none, without an error.
+// objects returns the mappings in a YAML text, including those of a List. For a Corefile it returns nil and no error.
 func objects(text []byte) (list []*yaml.Node, err error) {
 	for decoder := yaml.NewDecoder(bytes.NewReader(text)); ; {
 		var doc yaml.Node
@@ -248,7 +248,7 @@ func addConfigMap(c *converter, file string, data *yaml.Node) (known bool, err e
 	for key, in := range unknown { // a Corefile may import or read them
 		if _, again := c.files[key]; !again {
 			c.files[key] = in
-			c.aside[key] = !known // nothing says that it is about DNS, unless it is imported
+			c.aside[key] = !known // no key of this ConfigMap is about DNS
 		}
 	}
 	c.Complete = c.Complete || !known && len(unknown) > 0 // a ConfigMap of files to import
@@ -317,7 +317,7 @@ func (v chartValues) plugin(p *parser, n *yaml.Node) ([]statement, error) {
 	return list, err
 }
 
-// items returns the items of a list; none: it is none.
+// items returns the items of a list; nil if n is not a list.
 func items(n *yaml.Node) []*yaml.Node {
 	if n == nil || n.Kind != yaml.SequenceNode {
 		return nil

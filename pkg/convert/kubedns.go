@@ -46,7 +46,7 @@ func kubeDNS(c *converter) error {
 	var upstreams []string
 	unmarshal(c, stubDomains, &stubs, `not a JSON object of lists, like {"example.com": ["192.0.2.1"]}`)
 	unmarshal(c, upstreamNameservers, &upstreams, `not a JSON list of addresses, like ["192.0.2.1"]`)
-	seen := map[string]string{} // by zone: its text
+	seen := map[string]string{} // the text that names each zone
 	for _, text := range slices.Sorted(maps.Keys(stubs)) {
 		zone, err := config.ParseZone(text)
 		first, again := seen[zone]
@@ -164,7 +164,7 @@ func oneLine(err error) string {
 	return strings.Join(parts, "; ")
 }
 
-// kubeDNSAlone has the names of the cluster answered, which kube-dns answers itself: by kube-dns, or by the agents if it goes.
+// kubeDNSAlone makes kube-dns, which answers the cluster's names, the central resolver, or has the agents answer if it goes.
 func (c *converter) kubeDNSAlone() {
 	c.firstFile = place{file: "kube-dns"}
 	c.servesCluster, c.clusterZone = true, c.cfg.ClusterDomain

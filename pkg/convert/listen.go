@@ -145,12 +145,12 @@ func parseAddress(key string) (transport, host string, port uint16) {
 	}
 	n, err := strconv.ParseUint(number, 10, 16)
 	if err != nil {
-		n = 0 // of a number out of range, it is the nearest
+		n = 0 // ParseUint returns the nearest value for a number out of range
 	}
 	return strings.ToLower(transport), cmp.Or(host, "."), uint16(n)
 }
 
-// usualPort uses the port of most server blocks for all, on a tie the first.
+// usualPort sets the listen port to the most frequent port of the blocks' keys, on a tie to the first.
 func (c *converter) usualPort(blocks []*server) {
 	count := map[uint16]int{}
 	var all []sourced[uint16]
@@ -192,7 +192,7 @@ func (c *converter) port(s *server, port uint16, what string) bool {
 	return false
 }
 
-// noteUnusedPorts notes the server blocks on other ports, but for those of a server that stays and asks them itself.
+// noteUnusedPorts notes the server blocks on other ports. If the old server stays, those that it forwards to need no note.
 func (c *converter) noteUnusedPorts() {
 	for _, b := range c.otherPorts {
 		hint := "put the zone under that port, or run another agent for it"
@@ -232,7 +232,7 @@ func below(name, zone string) bool {
 	return zone == "." || name == zone || strings.HasSuffix(name, "."+zone)
 }
 
-// overlap returns the zones of a server that are in those of a plugin, and vice versa.
+// overlap returns the zones of a server that are in a zone of a plugin, and the zones of a plugin that are in one of the server.
 func overlap(served, from []string) []string {
 	var list []string
 	for _, zone := range served {

@@ -24,7 +24,7 @@ type host struct {
 	origin
 }
 
-// addHosts moves the names of a block into the configuration. Other types of a name than addresses have no record.
+// addHosts moves the names of a block into the configuration. A template for each name answers its other types with no record.
 func (c *converter) addHosts(s *server) {
 	for _, h := range s.hosts {
 		if c.cfg.Hosts.Names == nil {
@@ -83,7 +83,7 @@ func hosts(l *line) {
 	hostsFile(l, isFile)
 }
 
-// hostsTTL sets the TTL of all names: that which clients get.
+// hostsTTL sets hosts.ttl, which is for all names, to the TTL that clients get after the plugin cache.
 func hostsTTL(l *line, ttl time.Duration) {
 	bounds, _, isCached := clientTTLs(l.s)
 	if isCached {
@@ -251,7 +251,7 @@ func overrides(t *config.Template, match []*regexp.Regexp, h host, all []host) b
 	return (t.Types[0] == dns.TypeA || t.Types[0] == dns.TypeAAAA) && has(t.Types[0])
 }
 
-// bound has the records of a template have the TTLs that clients of the block get.
+// bound limits the TTLs in a template's records to the bounds of the plugin cache, as clients get them from CoreDNS.
 func bound(s *server, t *config.Template) {
 	answers, denials, isCached := clientTTLs(s)
 	if !isCached {
@@ -275,7 +275,7 @@ func bound(s *server, t *config.Template) {
 	}
 }
 
-// templateBody parses the block, and reports whether it has fallthrough, and why no template does the same; empty: one does.
+// templateBody parses the block. It reports whether the block has fallthrough, and why no template does the same; empty: one does.
 func templateBody(l *line, t *config.Template) (onward bool, other string) {
 	appendTo := func(name string, to *[]string) directive {
 		return directive{names: name, take: func(l *line) { *to = append(*to, l.args()...) }}

@@ -17,7 +17,7 @@ import (
 // directive is what becomes of plugins, or of options of a plugin: a note, a conversion, both, or nothing.
 type directive struct {
 	names     string // separated by spaces
-	why, hint string // of the note; empty: none
+	why, hint string // reason and hint of the note; why empty: no note
 	kept      bool   // the note is about a difference: the directive is converted, or needs no conversion
 	take      func(l *line)
 }
@@ -56,14 +56,14 @@ func (l *line) differs(why, hint string) { l.c.differs(l.at, l.what(), why, hint
 
 func (l *line) unknown() { l.lost("unknown option", "check docs/configuration.md for a matching key") }
 
-// lostAnyway notes what is lost also for names that are left to the old server.
+// lostAnyway is lost, with a note that stays if the block is left to the old server.
 func (l *line) lostAnyway(why, hint string) {
 	l.lost(why, hint)
 	l.s.kept = append(l.s.kept, l.c.notes[len(l.c.notes)-1])
 }
 
-// leave leaves zones to the old server: the same answers cannot be had here. Nil: all names of the block. If the old server
-// does not stay, the line is lost, and the names of the zones fail: they must not go to another server.
+// leave leaves zones, or if nil all names of the block, to the old server, because node-cache cannot give the same answers. If
+// the old server does not stay, the line is lost, and the names of the zones fail: they must not go to another server.
 func (l *line) leave(zones []string, why, hint string) {
 	if !l.c.stays {
 		l.lost(why, hint)
@@ -173,17 +173,17 @@ func (l *line) zones(hosts []string) []string {
 	return list
 }
 
-// duration returns an option that is a key: a duration in a range.
+// duration returns an option that sets the key at path to its duration, clamped to a range.
 func duration(name, path string, least, most time.Duration, to *time.Duration) directive {
 	return directive{names: name, take: func(l *line) { l.setDuration(l.all(), path, least, most, to) }}
 }
 
-// textOption returns an option that is a key: a text.
+// textOption returns an option that stores its arguments in to.
 func textOption(name string, to *string) directive {
 	return directive{names: name, take: func(l *line) { *to = l.all() }}
 }
 
-// flag returns an option that is a key: true if it is there.
+// flag returns an option without arguments that sets to.
 func flag(name string, to *bool) directive {
 	return directive{names: name, take: func(*line) { *to = true }}
 }
@@ -279,7 +279,7 @@ const (
 // settings returns what becomes of each plugin that is no source of answers.
 func settings(c *converter) []directive {
 	return []directive{
-		{names: "bind"}, // read first
+		{names: "bind"}, // converted before, by listen
 		{names: "prometheus", take: prometheus},
 		{names: "health", take: func(l *line) {
 			l.adminPage("/livez", ":8080")
@@ -313,7 +313,7 @@ func settings(c *converter) []directive {
 		}},
 		{names: "any loop reload"}, // node-cache always does that
 		{names: "metadata"},        // for other plugins only, without effect on clients
-		{names: "root"},            // read with each path
+		{names: "root"},            // used where a path is converted
 		{names: "local"},           // see specialNames
 
 		lost("autopath", perNode, "pods.searchPath: on walks the search path of each pod: docs/pods.md"),
@@ -339,7 +339,7 @@ func settings(c *converter) []directive {
 }
 
 // answers lists the plugins that answer queries or change answers, with what becomes of each. Their order matters: plugins that add
-// routes come before those that change routes, and hosts before templates, which its names may match.
+// routes come before those that change routes, and hosts before templates, which may match names of hosts.
 func answers(c *converter) []directive {
 	return []directive{
 		{names: "kubernetes", take: kubernetes},

@@ -17,8 +17,8 @@ type Result struct {
 	Config config.Config // of an agent; valid
 	Notes  []Note        // in the order of the files and their lines
 
-	origins map[string]origin  // by path of a key
-	service config.ServiceName // of the cluster's DNS
+	origins map[string]origin  // where each key's value comes from, by path
+	service config.ServiceName // the Service of the cluster's DNS
 }
 
 // Note is about a part that could not be converted, or works differently.

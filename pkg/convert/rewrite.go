@@ -12,8 +12,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 )
 
-// rewrite converts a rule for names whose names and targets are the block's. Other rules are left: what they look up is
-// looked up in this block alone.
+// rewrite converts a rule for names if its names and targets are in zones of the block. Other rules are left, because
+// CoreDNS looks up the rewritten name in the same block.
 func rewrite(l *line) {
 	words := slices.Clone(l.args())
 	for _, st := range l.body {
