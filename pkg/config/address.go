@@ -13,9 +13,9 @@ const dnsPort = 53
 
 const portHint = "a port is a number from 1 to 65535"
 
-// Fallback says where the queries go that the agent does not take. The zero value: nowhere.
+// Fallback is the servers that get the queries while the agent does not answer. The zero value: none.
 type Fallback struct {
-	Central   bool             // to the cluster's central resolver; Addresses is empty then
+	Central   bool             // the servers of cluster.central; Addresses is empty then
 	Addresses []netip.AddrPort // unique, the port is never 0
 }
 
@@ -64,7 +64,7 @@ func parseBootstrap(text string) (netip.Addr, *Problem) {
 	return a, p
 }
 
-// parseHostAddress reads more than the address of one host: 0.0.0.0 is how lists of hosts say nowhere.
+// parseHostAddress reads an address for a name in hosts. 0.0.0.0 and :: are valid: lists that block names have them.
 func parseHostAddress(text string) (netip.Addr, *Problem) {
 	a, p := parseAddr(text, "leave out the port: a record has none")
 	switch {
@@ -140,7 +140,7 @@ func parseServer(text string) (netip.AddrPort, *Problem) {
 	return a, p
 }
 
-// notAnAddress guesses what an invalid target was meant to be.
+// notAnAddress returns the problem of an invalid target, with a hint that guesses what was meant.
 func notAnAddress(text string, isURL bool) *Problem {
 	p := problem("not an IP address, a URL or a path", "")
 	if isURL {
@@ -174,7 +174,7 @@ func serverProblem(a netip.AddrPort) *Problem {
 	return hostProblem(a.Addr())
 }
 
-// parseEndpoint reads an address with or without a port, in brackets or not.
+// parseEndpoint reads an address with or without a port, in brackets or not. port is the default.
 func parseEndpoint(text string, port uint16) (netip.AddrPort, error) {
 	if inner, found := strings.CutPrefix(text, "["); found && strings.HasSuffix(inner, "]") {
 		if a, err := netip.ParseAddr(inner[:len(inner)-1]); err == nil && a.Is6() {
@@ -228,8 +228,8 @@ func prefixProblem(p netip.Prefix) *Problem {
 
 // A TransferClient is an item of cluster.transferTo.
 type TransferClient struct {
-	Prefix netip.Prefix // of its addresses
-	Port   uint16       // that gets NOTIFY; 0: none. Otherwise Prefix is one address
+	Prefix netip.Prefix // addresses that may transfer the zone
+	Port   uint16       // port that gets NOTIFY; 0: no NOTIFY. If set, Prefix is one address
 }
 
 // IsValid reports whether c is not zero.

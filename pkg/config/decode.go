@@ -20,18 +20,18 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxVisits bounds the nodes that are decoded. A file without aliases has fewer: it is bounded as well.
+// maxVisits bounds the nodes that are decoded. Only a file with aliases can have more, because of maxBytes.
 const maxVisits = 1 << 20
 
-// maxBytes bounds a file. A ConfigMap holds no more.
+// maxBytes bounds a file, in bytes. A ConfigMap is at most that large.
 const maxBytes = 1 << 20
 
 // decoder decodes one document, and collects its problems.
 type decoder struct {
 	problems []Problem
-	more     int                   // problems after maxProblems
+	more     int                   // number of problems beyond maxProblems, which are not listed
 	set      map[string]*yaml.Node // the value of each key and each item; keys without a value are not in it
-	visits   int
+	visits   int                   // nodes decoded so far, see maxVisits
 }
 
 // isSet reports whether the file has a value for a key.
@@ -140,7 +140,7 @@ func (d *decoder) visit(path string, n *yaml.Node) bool {
 	before := d.visits
 	d.visits += 1 + len(n.Content)/2
 	if before <= maxVisits && d.visits > maxVisits {
-		d.problems = append(d.problems, Problem{Line: n.Line, Column: n.Column, Path: path, What: "too many aliases"}) // also to a full report
+		d.problems = append(d.problems, Problem{Line: n.Line, Column: n.Column, Path: path, What: "too many aliases"}) // even if the report is full
 	}
 	return d.visits <= maxVisits
 }
@@ -159,7 +159,7 @@ func (d *decoder) decodeMapping(path string, n *yaml.Node, v reflect.Value, f *f
 			continue
 		}
 		to := fields[i].value(v)
-		if p.again { // the first one counts
+		if p.again { // the first value counts; this one is only checked
 			to = reflect.New(to.Type()).Elem()
 		}
 		if !isNull(p.value) {
@@ -179,9 +179,9 @@ func (d *decoder) decodeMapping(path string, n *yaml.Node, v reflect.Value, f *f
 // pair is a key with its value.
 type pair struct {
 	key      string
-	isString bool       // the key, in YAML 1.1 too
+	isString bool       // the key is a string, in YAML 1.1 too
 	again    bool       // the mapping has the key before
-	node     *yaml.Node // of the key
+	node     *yaml.Node // node of the key
 	value    *yaml.Node
 }
 
@@ -233,7 +233,7 @@ func (d *decoder) decodeList(path string, n *yaml.Node, v reflect.Value, f *fiel
 		child := fmt.Sprintf("%s[%d]", path, i)
 		value := newItem(v.Type().Elem())
 		ok := d.decode(child, item, value, f)
-		list = reflect.Append(list, value) // a bad one as well: then those that follow have the same index as in the file
+		list = reflect.Append(list, value) // even if bad, so that later items keep their index in the file
 		if !ok || f.format.parse == nil {
 			continue
 		}
@@ -278,7 +278,7 @@ func (d *decoder) decodeHosts(path string, n *yaml.Node, v reflect.Value) bool {
 		case again && first != child:
 			d.addAt(p.node, child, "the name is already at "+first, "")
 			continue
-		case again: // it is reported as a key that is set twice
+		case again: // pairs has reported that the key is set twice
 			continue
 		}
 		seen[name] = child
@@ -299,8 +299,8 @@ func (d *decoder) decodeHosts(path string, n *yaml.Node, v reflect.Value) bool {
 	return true
 }
 
-// parseHostKey returns the name of a host. Other programs that write the file, such as Helm, take y, no and 010 for
-// values and write others in their place, quoted.
+// parseHostKey returns the name of a host. It refuses what may not be the name that the user wrote: programs such as Helm
+// read y, no and 010 as a boolean or a number, and write another spelling, quoted.
 func parseHostKey(p *pair) (string, *Problem) {
 	isNumber := p.key != "" && p.key[0] <= '9' && p.key[0] != '"' && json.Valid([]byte(p.key))
 	if isNumber || p.key == "true" || p.key == "false" || !p.isString {
@@ -411,7 +411,7 @@ func (d *decoder) readDocument(data []byte) (*yaml.Node, bool) {
 		next = reader.Decode(&second)
 	}
 	const hint = "one file holds one configuration"
-	const ahead = 4 // bytes that the library reads beyond those that it looks at
+	const ahead = 4 // bytes that the library reads ahead of its position
 	stopped := 1 + bytes.Count(data[:max(0, len(data)-text.Len()-ahead)], []byte("\n"))
 	switch {
 	case err != nil:
@@ -453,7 +453,7 @@ func (d *decoder) checkText(data []byte) bool {
 	return true
 }
 
-// byteReader reads a byte at a time, so that the text's reader is where the YAML library is.
+// byteReader reads one byte at a time, so that the position of text shows how far the YAML library has read.
 type byteReader struct{ text *bytes.Reader }
 
 func (r byteReader) Read(p []byte) (int, error) { return r.text.Read(p[:min(1, len(p))]) }

@@ -39,7 +39,7 @@ type EtcdTLS struct {
 	ServerName string `yaml:"serverName" format:"serverName"`
 }
 
-// files are the paths of e.
+// files returns pointers to the paths of e.
 func (e *Etcd) files() []*string { return []*string{&e.CA, &e.Cert, &e.Key, &e.PasswordFile} }
 
 // PlainEndpoint returns the first endpoint on another host that gets the password unencrypted, empty if there is none.

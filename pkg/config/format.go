@@ -53,7 +53,7 @@ func (f *field) switchHint(n *yaml.Node) string {
 // value returns the field of a struct.
 func (f *field) value(of reflect.Value) reflect.Value { return of.FieldByIndex(f.index) }
 
-// outOfBounds returns what is wrong with a number, of a field that still has its default or 0.
+// outOfBounds returns the problem of a number; nil: none. v is its field, which still has the default or 0.
 func (f *field) outOfBounds(got any, n *yaml.Node, v reflect.Value) *Problem {
 	least, bounded := f.tag.Lookup("min")
 	number := numberOf(reflect.ValueOf(got))
@@ -114,7 +114,7 @@ func fieldsOf(t reflect.Type) []field {
 	return fields
 }
 
-// knownFields holds what fieldsOf has returned.
+// knownFields caches the results of fieldsOf by type.
 var knownFields sync.Map //nolint:gochecknoglobals // it depends on the types alone
 
 // isInline reports whether the keys of the struct with the field are among those of t.
@@ -129,7 +129,7 @@ func (f *field) bound(text string) float64 {
 		n.Tag = "!!int"
 	}
 	parse := f.format.parse
-	if parse == nil { // the items of a list
+	if parse == nil { // the bound is on the number of items of a list
 		parse = parseWhole
 	}
 	v, p := parse(n)
@@ -139,14 +139,14 @@ func (f *field) bound(text string) float64 {
 	return numberOf(reflect.ValueOf(v))
 }
 
-// maxShown bounds what of a wrong value is repeated, in bytes.
+// maxShown bounds the part of a wrong value that a message repeats, in bytes.
 const maxShown = 64
 
 // format is how the scalars of a field are written. The zero value: the field is not a scalar.
 type format struct {
 	parse  func(*yaml.Node) (any, *Problem) // the problem has no path
 	print  func(reflect.Value) string       // as YAML
-	schema map[string]any                   // what JSON Schema says of them
+	schema map[string]any                   // JSON Schema of the values
 }
 
 // formats are the formats that a tag can name.
@@ -170,7 +170,7 @@ func formats() map[string]format {
 		"etcdPrefix":     stringFormat(parseEtcdPrefix),
 		"serverName":     stringFormat(parseServerName),
 		"text":           stringFormat(parseText),
-		"part":           stringFormat(func(text string) (string, *Problem) { return text, nil }), // Rewrite.decode checks it
+		"part":           stringFormat(func(text string) (string, *Problem) { return text, nil }), // checkRewrites checks it
 		"expression":     stringFormat(parseExpression),
 		"record":         stringFormat(parseRecordText),
 		"probeServer":    stringFormat(parseProbeServer),
@@ -220,7 +220,7 @@ func jsonType(names ...string) map[string]any {
 	return map[string]any{"type": names}
 }
 
-// textFormat is the format of strings that mean something else.
+// textFormat is the format of values that a file has as text.
 func textFormat[T any](parse func(string) (T, *Problem), spell func(T) string) format {
 	return format{
 		parse: func(n *yaml.Node) (any, *Problem) {
@@ -234,7 +234,7 @@ func textFormat[T any](parse func(string) (T, *Problem), spell func(T) string) f
 	}
 }
 
-// stringFormat is the format of strings. A number is none, which YAML may write in other ways.
+// stringFormat is the format of strings. It refuses numbers and booleans, which other programs may spell differently.
 func stringFormat(parse func(string) (string, *Problem)) format {
 	f := textFormat(parse, func(text string) string { return text })
 	parseText := f.parse
@@ -368,7 +368,7 @@ func durationFormat(step time.Duration) format {
 	return format{
 		parse: func(n *yaml.Node) (any, *Problem) {
 			hint := "write it like 500ms, 5s, 1m30s or 24h"
-			naked := isDigits(strings.TrimLeft(n.Value, "+-")) // which Go lets pass for a zero
+			naked := isDigits(strings.TrimLeft(n.Value, "+-")) // without a unit, which time.ParseDuration accepts for zero
 			if naked && len(n.Value) < 10 {
 				hint = "write it with a unit: " + n.Value + "s"
 			}
@@ -450,8 +450,8 @@ func formatSize(bytes int64) string {
 	return strconv.FormatInt(bytes, 10)
 }
 
-// parsePercent reads a percentage as a part of one, to a hundredth of a percent: so few digits come back from the
-// float64 as they went in.
+// parsePercent reads a percentage as a part of one. It accepts two decimals: these digits survive the conversion to float64
+// and back.
 func parsePercent(n *yaml.Node) (any, *Problem) {
 	digits, marked := strings.CutSuffix(n.Value, "%")
 	whole, fraction, _ := strings.Cut(digits, ".")

@@ -20,8 +20,8 @@ func Marshal(c Config) ([]byte, error) {
 	return checkWritten(writeConfig(&c), &c, Agent) // no key is absent, and an agent may be all that a resolver may
 }
 
-// MarshalChanges is [Marshal] without the keys that have the value of [Default] in a role. A key for whose path, such as
-// "cache.size" or "forward[0]", note has a text that is not empty gets it as a comment of one line; a nil note has none.
+// MarshalChanges is [Marshal] without the keys that have the value of [Default] in a role. note returns the comment, of one
+// line, for the key at a path such as "cache.size" or "forward[0]"; empty, or note is nil: no comment.
 func MarshalChanges(c Config, role Role, note func(path string) string) ([]byte, error) {
 	standard := Default(role)
 	for i := range standard.Forward {
@@ -72,13 +72,13 @@ func checkWritten(text []byte, c *Config, role Role) ([]byte, error) {
 type writer struct {
 	bytes.Buffer
 
-	changes bool                     // without the keys that have their defaults
-	cache   *Cache                   // where routes have their TTLs from
+	changes bool                     // leave out the keys that have their defaults
+	cache   *Cache                   // the section from which routes inherit their TTLs
 	isItem  bool                     // it writes an item of a list
 	note    func(path string) string // the comment for a path such as forward[0].to; nil: there are none
 }
 
-// mapping writes the keys of a struct. Those that have the value of standard, which may be invalid, can be left out.
+// mapping writes the keys of a struct. With changes it leaves out those with the value in standard, unless that is invalid.
 func (w *writer) mapping(v, standard reflect.Value, indent int, path string) {
 	for _, f := range fieldsOf(v.Type()) {
 		value, byDefault := f.value(v), reflect.Value{}
@@ -146,7 +146,7 @@ func (w *writer) item(v reflect.Value, indent int, path string) {
 		r.MinTTL, r.MaxTTL, r.NegativeTTL = w.cache.MinTTL, w.cache.MaxTTL, w.cache.NegativeTTL
 	}
 	if v.Type() == reflect.TypeFor[Rewrite]() {
-		standard = reflect.Value{} // an empty text has a meaning
+		standard = reflect.Value{} // to: "" must be written
 	}
 	part := writer{changes: w.changes, cache: w.cache, note: w.note, isItem: true}
 	part.mapping(v, standard, indent+2, path)
@@ -159,7 +159,7 @@ func (w *writer) item(v reflect.Value, indent int, path string) {
 
 // remark writes the comment of a path, if it has one.
 func (w *writer) remark(path, margin string) {
-	if w.note == nil || w.isItem && w.Len() == 0 { // the comment of an item is that of its first line
+	if w.note == nil || w.isItem && w.Len() == 0 { // item has written it, for the first line
 		return
 	}
 	if text := w.note(path); text != "" {

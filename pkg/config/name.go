@@ -20,7 +20,7 @@ const (
 	maxName  = 255 // with the length byte of each label and the root's
 )
 
-// maxDomain leaves room for the names that the zone has of its own, of which that of an external zone is the longest.
+// maxDomain leaves room for the longest name that a zone has by itself, hostmaster.dns in an external zone.
 const maxDomain = maxName - len("hostmaster.dns") - 1
 
 // parseDomain reads a domain name that is not the root.
@@ -80,7 +80,7 @@ func parseZone(text string) (string, *Problem) {
 	return strings.ToLower(name) + ".", nil
 }
 
-// isRoot reports whether a text means the root but is not its name ".", or is empty.
+// isRoot reports whether a text is empty, or has only dots and stars but is not ".", the name of the root.
 func isRoot(text string) bool { return text != "." && strings.Trim(text, ".*") == "" }
 
 // parseName returns the name in lower case (RFC 4343) with a dot at its end. It is not the root.
@@ -107,7 +107,7 @@ func parseProbeName(text string) (string, *Problem) {
 	return parseName(text)
 }
 
-// hostName is a name as certificates are compared with it.
+// hostName returns a name in the form for the comparison with certificates: lower case, without a final dot.
 func hostName(text string) string { return strings.ToLower(strings.TrimSuffix(text, ".")) }
 
 // parseHost reads the name of a host.
@@ -182,7 +182,7 @@ func parseNamespace(text string) (string, *Problem) {
 	return "", p
 }
 
-// isOddInLabel reports whether a letter is in no value of a label, and in no name of a link that is taken here.
+// isOddInLabel reports whether a character is invalid in the value of a label, and in the name of a link.
 func isOddInLabel(c rune) bool { return !strings.ContainsRune("-_.", c) && !isLetterOrDigit(c) }
 
 // parseTopologyZone reads the value of a node's label topology.kubernetes.io/zone. The empty string is one as well.
@@ -202,9 +202,8 @@ func parseSelector(text string) (string, *Problem) {
 	return text, nil
 }
 
-// selectorDetail is what an error of the selector's reader says, without what
-// leads to it and without the expressions and examples that follow. What it says
-// repeats the text, so it is left out when it is long or no plain text.
+// selectorDetail returns the detail of an error of labels.Parse, without its prefix and without the expressions and examples
+// at its end. The detail repeats the text, so it is empty if it is long or not printable.
 func selectorDetail(err error) string {
 	what := strings.TrimPrefix(err.Error(), "unable to parse requirement: ")
 	if _, value, found := strings.Cut(what, "Invalid value: "); found {
@@ -272,7 +271,6 @@ func parseFileName(text string) (string, *Problem) {
 	return filepath.Clean(text), nil
 }
 
-// parseSocket reads the path of a unix socket. It is not taken as relative to the configuration file: other programs
 // parseCollector reads where dnstap messages go: unix:// and a path, tcp:// and an address, or nothing.
 func parseCollector(text string) (string, *Problem) {
 	network, to, _ := strings.Cut(text, "://")
@@ -290,7 +288,8 @@ func parseCollector(text string) (string, *Problem) {
 	return "", problem("not a dnstap collector", "write it like unix:///run/dnstap.sock or tcp://192.0.2.1:6000")
 }
 
-// must have it as it is written. The empty string is none.
+// parseSocket reads the path of a unix socket. It must be absolute, because other programs must have it as it is written. The
+// empty string is none.
 func parseSocket(text string) (string, *Problem) {
 	const most = 107 // unix(7) has 108 bytes for it with a zero at its end
 	const hint = "write it like /run/node-cache/node-cache.sock"
@@ -336,8 +335,8 @@ func parsePart(kind, text string, mayBeEmpty bool) (string, *Problem) {
 	return strings.ToLower(part), p
 }
 
-// partProblem says what keeps a text from being the beginning or the end of a name: made a whole one with a letter, it
-// has to be one.
+// partProblem says what keeps a text from being the beginning or the end of a name. Completed with a letter, it has to be a
+// valid name.
 func partProblem(kind, part string) *Problem {
 	if strings.Trim(part, ".") == "" {
 		return problem("not a part of a name: an empty label", "write one dot between labels")
@@ -406,7 +405,7 @@ func ReverseZones(prefix netip.Prefix) (zones []string) {
 		step = 4
 	}
 	parts := (prefix.Bits() + step - 1) / step
-	end := parts * step // of the last part, in bits
+	end := parts * step // end of the last part, in bits
 	for n := range 1 << (end - prefix.Bits()) {
 		addr := prefix.Addr().AsSlice()
 		addr[max(0, end-1)/8] += byte(n << ((8 - end%8) % 8))

@@ -180,7 +180,7 @@ func checkTogether(d *decoder, first, second string, firstSet, secondSet bool, h
 	d.check(firstSet && secondSet, second, "set beside "+first, hint, first)
 }
 
-// checkListen reports each address that another one of the list stands for.
+// checkListen reports each address that an unspecified address in the list includes.
 func checkListen(d *decoder, list []netip.Addr) {
 	if !d.clean("listen.addresses") {
 		return
@@ -212,7 +212,7 @@ func checkRoutes(d *decoder, c *Config) {
 			checkCA(d, path, r)
 			checkTwice(d, path, r)
 		}
-		if d.isSet(path+".minTTL") || d.isSet(path+".maxTTL") { // else it is the rule of the cache
+		if d.isSet(path+".minTTL") || d.isSet(path+".maxTTL") { // bounds of the cache have a check of their own
 			checkTTLs(d, path, r)
 		}
 	}
@@ -235,7 +235,7 @@ func checkTTLs(d *decoder, path string, r *Route) {
 	}
 }
 
-// checkNone reports none beside upstreams.
+// checkNone reports the target none beside upstreams.
 func checkNone(d *decoder, path string, r *Route) {
 	i := slices.Index(r.To, Target{Kind: None})
 	d.check(i >= 0 && len(r.To) > 1, fmt.Sprintf("%s.to[%d]", path, i), `"none": beside other upstreams`, "leave it or the others out")
@@ -492,7 +492,7 @@ func checkFallback(d *decoder, c *Config) {
 	}
 }
 
-// maxCertificates bounds a file of certificates. All that a system trusts take a quarter of it.
+// maxCertificates bounds a file of certificates, in bytes. The CA bundle of a system has a quarter of that.
 const maxCertificates = 1 << 20
 
 // checkFiles reports the files that c names and that are not what they should be.
@@ -534,7 +534,7 @@ func fileProblem(err error) *Problem {
 	return problem(err.Error(), "")
 }
 
-// certificatesProblem says why a file is none of certificates.
+// certificatesProblem says why a path is not a file of certificates; nil: it is one.
 func certificatesProblem(path string) *Problem {
 	rest, err := filewatch.ReadFile(path, maxCertificates)
 	if err != nil {
@@ -581,7 +581,7 @@ func resolveLocations(c *Config, file string) error {
 		}
 		*p = abs
 	}
-	var files []string // one may have been written in two ways
+	var files []string // without duplicates: two spellings may be one path
 	for _, f := range c.Hosts.Files {
 		if !slices.Contains(files, f) {
 			files = append(files, f)

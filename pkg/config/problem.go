@@ -10,8 +10,8 @@ import (
 
 // Error holds everything that is wrong with one configuration.
 type Error struct {
-	Path     string    // of the file; empty for text that was given to Parse
-	Problems []Problem // never empty; in the order of the text, those of unknown place last
+	Path     string    // path of the file; empty for text that was given to Parse
+	Problems []Problem // never empty; in the order of the text, those without a line last
 }
 
 // Problem is one thing that is wrong.
@@ -23,7 +23,7 @@ type Problem struct {
 	Hint   string `json:"hint,omitempty"` // what to write in its place; empty: there is nothing to add
 }
 
-// maxProblems bounds a report: the file may be a megabyte of something else.
+// maxProblems bounds a report: a file of another kind may have a problem in each line.
 const maxProblems = 100
 
 // Error lists the problems, one on a line, each with its hint on the next line, indented.

@@ -17,9 +17,9 @@ import (
 
 // TemplateData is what the actions in the records of a [Template] see.
 type TemplateData struct {
-	Name  string            // that is asked for: lower-case and absolute
-	Zone  string            // of the template
-	Type  string            // of the question, like AAAA
+	Name  string            // name of the question: lower-case and absolute
+	Zone  string            // zone of the template
+	Type  string            // type of the question, like AAAA
 	Class string            // always IN
 	Match []string          // the part of the name that the expression matches, then its groups; without one the name
 	Group map[string]string // the groups by number and, where they have one, by name
@@ -54,8 +54,8 @@ func parseRecordText(text string) (string, *Problem) {
 }
 
 const (
-	defaultTTL = 3600    // seconds, of a record whose text has no TTL
-	maxRecord  = 4 << 16 // of the text of a record, in bytes: four digits for each byte of a message
+	defaultTTL = 3600    // TTL of a record whose text has none, in seconds
+	maxRecord  = 4 << 16 // size of the text of a record, in bytes: four digits for each byte of a message
 )
 
 var (
@@ -66,7 +66,7 @@ var (
 	errType      = errors.New("its type is one of questions or messages")
 )
 
-// directive matches a directive at the start of a line, or of what follows an action, which may make nothing.
+// directive matches a directive of a zone file at the start of a line, or after an action, whose text may be empty.
 var directive = regexp.MustCompile(`(?im)(?:^|\}\})\$(?:include|generate|origin|ttl)(?:[\s"();{]|$)`)
 
 // ParseRecord reads the text of a record in a [Template]: the form of a zone file without directives, with the actions of
@@ -164,9 +164,9 @@ func oneRecord(text string) (dns.RR, error) {
 
 // What the text of a [Template] may make. Without bounds a line of actions that double a text fills the memory.
 const (
-	maxActions    = 256     // in a record
-	maxActionText = 8 << 10 // that one of them makes, in bytes
-	maxDigits     = 3       // of a width or a precision
+	maxActions    = 256     // actions in a record
+	maxActionText = 8 << 10 // text that one action makes, in bytes
+	maxDigits     = 3       // digits of a width or a precision
 )
 
 var errActionText = errors.New("it makes a text longer than 8 KiB")
@@ -184,7 +184,7 @@ func recordFuncs() template.FuncMap {
 	}
 }
 
-// bounded refuses to make a long text of long ones, which it does not make first.
+// bounded returns do with a bound on its text. It checks the arguments first, so as not to make a text that is too long.
 func bounded(do func(...any) string) func(...any) (string, error) {
 	return func(args ...any) (string, error) {
 		if textSize(args) > maxActionText {
@@ -198,7 +198,7 @@ func bounded(do func(...any) string) func(...any) (string, error) {
 	}
 }
 
-// boundedPrintf is Sprintf. A verb can ask for more than its argument has, and for the same argument again.
+// boundedPrintf is fmt.Sprintf with bounds: a verb can have a width beyond its argument, or use an argument again.
 func boundedPrintf(format string, args ...any) (string, error) {
 	digits, verbs, isVerb := 0, 0, false
 	for _, c := range format {
@@ -219,14 +219,14 @@ func boundedPrintf(format string, args ...any) (string, error) {
 			isVerb, digits = false, 0
 		}
 	}
-	const widest, escaped = 1000, 4 // characters of a byte
+	const widest, escaped = 1000, 4 // the largest width, and the most characters that a verb makes of a byte
 	if len(format) > maxActionText || verbs*(widest+escaped*textSize(args)) > 64*maxActionText {
 		return "", errActionText
 	}
 	return bounded(func(...any) string { return fmt.Sprintf(format, args...) })()
 }
 
-// textSize is about how long the texts of values are, in bytes. All but strings are parts of a question.
+// textSize estimates the length of the texts of values, in bytes. Values that are not strings are parts of a question.
 func textSize(args []any) int {
 	size := len(args)
 	for _, arg := range args {

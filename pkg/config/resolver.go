@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// checkResolver reports what leaves a central resolver without its duty, or gives it another one above it.
+// checkResolver reports settings with which a central resolver does not know the cluster, or asks another central resolver.
 func checkResolver(d *decoder, c *Cluster) {
 	d.check(c.Resolver != ResolverLocal, "cluster.resolver",
 		quote(c.Resolver)+": not local, the only value for node-cache resolver", "leave it out")

@@ -16,7 +16,7 @@ type TargetKind uint8
 
 // The kinds of targets.
 const (
-	Plain      TargetKind = iota // over UDP, and over TCP when the answer is cut
+	Plain      TargetKind = iota // over UDP, and over TCP after a truncated answer
 	TCP                          // over TCP only
 	ResolvConf                   // the nameservers of a resolv.conf, each as Plain
 	TLS                          // over TLS (RFC 7858)
@@ -36,7 +36,7 @@ type Target struct {
 	// case, without a dot at its end. Empty: it must be for the address.
 	Name string
 
-	Path string // of ResolvConf: absolute and clean; of HTTPS: what is asked for, from its first slash on
+	Path string // ResolvConf: the file, absolute and clean; HTTPS: the path in the URL, with its first slash; else empty
 }
 
 // The ports of targets that name none.

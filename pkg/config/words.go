@@ -13,43 +13,43 @@ const (
 	Resolver Role = "resolver" // node-cache resolver: the central resolver of a cluster
 )
 
-// The policies of a route. With each, others are asked when one is late or fails.
+// The policies of a route: the upstream that is asked first. If it is late or fails, another is asked.
 const (
-	PolicyFastest    = "fastest"    // the quickest first
-	PolicySequential = "sequential" // in the order of the list: the first that does not fail
-	PolicyRandom     = "random"     // any, each as often as the others
+	PolicyFastest    = "fastest"    // the one with the shortest response time
+	PolicySequential = "sequential" // the first of the list that is healthy
+	PolicyRandom     = "random"     // any, all with the same probability
 )
 
 // How a query travels over HTTPS (RFC 8484 section 4.1).
 const (
-	MethodPost = "post" // in the body
-	MethodGet  = "get"  // in the URL
+	MethodPost = "post" // in the body of a POST request
+	MethodGet  = "get"  // in the URL of a GET request
 )
 
 // The resolvers of the cluster domain.
 const (
-	ResolverNone    = "none"    // none: names of the cluster are forwarded like others
+	ResolverNone    = "none"    // no resolver: names of the cluster are forwarded like others
 	ResolverLocal   = "local"   // this process, from its own watch of the API
-	ResolverCentral = "central" // Central
+	ResolverCentral = "central" // the servers in section cluster.central
 )
 
-// Which endpoints are known.
+// The endpoints that the process watches.
 const (
-	EndpointsHeadless = "headless" // those of headless services
-	EndpointsAll      = "all"      // those of every service
-	EndpointsNone     = "none"     // none
+	EndpointsHeadless = "headless" // endpoints of headless Services
+	EndpointsAll      = "all"      // endpoints of all Services
+	EndpointsNone     = "none"     // no endpoints
 )
 
-// Which names of pods by their address exist, such as 10-0-0-1.shop.pod.cluster.local.
+// Which names of pods exist. They spell the address, such as 10-0-0-1.shop.pod.cluster.local.
 const (
-	PodsDisabled = "disabled" // none
-	PodsInsecure = "insecure" // each that spells an address
-	PodsVerified = "verified" // those of pods that are there
+	PodsDisabled = "disabled" // no names
+	PodsInsecure = "insecure" // every name that spells an address
+	PodsVerified = "verified" // names with the address of an existing pod
 )
 
-// Where the pods of the node come from.
+// The source of the list of pods on the node.
 const (
-	IdentityOff     = "off"     // nowhere
+	IdentityOff     = "off"     // no source: pods are not known
 	IdentityAPI     = "api"     // the API server
 	IdentityKubelet = "kubelet" // the kubelet
 	IdentityAuto    = "auto"    // the kubelet, else the API server
@@ -57,25 +57,25 @@ const (
 
 // The clients of DNS64.
 const (
-	DNS64IPv6 = "ipv6" // those that ask over IPv6
-	DNS64All  = "all"  // all
+	DNS64IPv6 = "ipv6" // clients that query over IPv6
+	DNS64All  = "all"  // all clients
 )
 
 // The kinds of links.
 const (
-	LinkAuto     = "auto"   // the first of the following that the kernel has
+	LinkAuto     = "auto"   // the first of the following that the kernel supports
 	LinkDummy    = "dummy"  // a dummy link
 	LinkBridge   = "bridge" // a bridge without ports
-	LinkLoopback = "lo"     // the machine's loopback link, which has a name of its own
+	LinkLoopback = "lo"     // the loopback link of the node; interface.name is not used
 )
 
-// The modes of interception: which address is asked by those whose queries the agent takes.
+// The modes of interception: the address that pods query.
 const (
 	ModeLinkLocal   = "link-local"  // a listen address
-	ModeTransparent = "transparent" // the address of the DNS service
+	ModeTransparent = "transparent" // the address of the DNS Service
 )
 
-// Through what the rules reach the kernel.
+// The kernel interfaces for the rules.
 const (
 	BackendAuto     = "auto"     // what kube-proxy uses on this machine
 	BackendNftables = "nftables" // nftables
@@ -85,8 +85,8 @@ const (
 // What the agent does with link and rules when it ends.
 const (
 	ExitAuto     = "auto"     // ExitFallback with ModeLinkLocal, ExitRemove with ModeTransparent
-	ExitFallback = "fallback" // link and rules stay, and queries go to the fallback
-	ExitRemove   = "remove"   // link and rules go
+	ExitFallback = "fallback" // link and rules stay, and the fallback gets the queries
+	ExitRemove   = "remove"   // link and rules are removed
 )
 
 // Which part of a name a rule of rewrite replaces.
@@ -100,22 +100,22 @@ const (
 const (
 	KernelOff  = "off"
 	KernelAuto = "auto" // if this node supports it
-	KernelOn   = "on"   // always
+	KernelOn   = "on"   // always: the agent does not start without support
 )
 
 // The modes of the query log.
 const (
-	QueriesOff    = "off"    // none
-	QueriesErrors = "errors" // those that failed
-	QueriesSlow   = "slow"   // those that took long
-	QueriesSample = "sample" // one in QueryLog.Sample
-	QueriesAll    = "all"    // every one
+	QueriesOff    = "off"    // no queries
+	QueriesErrors = "errors" // queries that failed
+	QueriesSlow   = "slow"   // queries that took long
+	QueriesSample = "sample" // one in QueryLog.Sample queries
+	QueriesAll    = "all"    // all queries
 )
 
 // QueryLog says which queries are logged.
 type QueryLog struct {
 	Mode   string
-	Sample int // in mode QueriesSample one query in so many is logged, 1..1000000000; else 0
+	Sample int // in mode QueriesSample: one query in this many is logged, 1..1000000000; else 0
 }
 
 // String returns the spelling of q in a configuration.

@@ -24,7 +24,7 @@ func checkNames(d *decoder, c *Config) {
 // reverseTrees are the zones of reverse names.
 func reverseTrees() []string { return []string{"in-addr.arpa.", "ip6.arpa."} }
 
-// checkDomains reports domains without a cluster, and those that are not disjoint.
+// checkDomains reports domains without a resolver of the cluster, and domains that overlap.
 func checkDomains(d *decoder, c *Config) {
 	d.check(len(c.Cluster.Domains) > 0 && c.Cluster.Resolver == ResolverNone, "cluster.domains",
 		"a list: needs cluster.resolver: local or central", "", "cluster.resolver")
@@ -82,7 +82,7 @@ func checkClusterSet(d *decoder, c *Config) {
 		"leave out the route, or cluster.clusterSet", key)
 }
 
-// checkExternal reports zones of external names that other names are in, and those of which no name would be answered.
+// checkExternal reports external zones that overlap with other zones of this process, or whose names or route are never used.
 func checkExternal(d *decoder, c *Config) {
 	d.check(len(c.Cluster.External.Zones) > 0 && c.Cluster.Resolver != ResolverLocal, "cluster.external.zones",
 		"a list: needs cluster.resolver: local, which is "+c.Cluster.Resolver, "leave it out, or set it for node-cache resolver", "cluster.resolver")
