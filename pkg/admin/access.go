@@ -19,11 +19,11 @@ type audience uint8
 
 const (
 	open       audience = iota // everybody who reaches the port
-	withToken                  // it names pods or queries: clients with the token, and those of the unix socket
-	socketOnly                 // it changes or profiles the agent: clients of the unix socket, whose mode controls access
+	withToken                  // clients with the token, and those of the unix socket: the page names pods or queries
+	socketOnly                 // clients of the unix socket, whose file mode controls access: the page changes or profiles the agent
 )
 
-// tokenParameter is the parameter with the token. It is no cookie: a browser sends one to all ports of a host, and on its own.
+// tokenParameter is the URL parameter with the token. A browser would send a cookie to all ports of a host, and for other sites.
 const tokenParameter = "token"
 
 var (
@@ -36,7 +36,7 @@ var (
 // An accessControl decides which requests are served.
 type accessControl struct {
 	hosts       []string // Config.Hosts
-	token       string   // new in each process
+	token       string   // random, new in each process
 	crossOrigin http.CrossOriginProtection
 }
 
@@ -59,8 +59,8 @@ func (c *accessControl) hasToken(r *http.Request) bool {
 	return subtle.ConstantTimeCompare([]byte(r.URL.Query().Get(tokenParameter)), []byte(c.token)) == 1
 }
 
-// checkBrowser returns why a request over TCP is refused that a website may have caused: under a name of its own, which
-// it pointed at this server (DNS rebinding), or from its pages. Browsers cannot open the unix socket.
+// checkBrowser refuses a request over TCP that a website may have caused: to a host name of the website that resolves to this
+// server (DNS rebinding), or from one of its pages. Browsers cannot open the unix socket.
 func (c *accessControl) checkBrowser(r *http.Request) error {
 	if isSocket(r) {
 		return nil
@@ -69,14 +69,14 @@ func (c *accessControl) checkBrowser(r *http.Request) error {
 		return errHost
 	}
 	like := r.WithContext(r.Context())
-	like.Method = http.MethodPost // net/http lets a site's GET pass, as harmless; here it costs time
+	like.Method = http.MethodPost // CrossOriginProtection allows every GET; here a GET costs CPU time
 	if c.crossOrigin.Check(like) != nil && !isLink(r) {
 		return errSite
 	}
 	return nil
 }
 
-// isLink reports whether a browser follows a link to the page /, in a window of its own.
+// isLink reports whether a browser opens the page / by a link or its address, and not in a frame.
 func isLink(r *http.Request) bool {
 	return r.Method == http.MethodGet && r.URL.Path == "/" && r.Header.Get("Origin") == "" &&
 		r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"

@@ -24,8 +24,8 @@ type Cache struct {
 	Flush func(name string, zone bool) (any, error) // removes the entries of a name, with zone set also those of all names below it
 }
 
-// cachePage serves the result of f for a request's parameters, of which only names are allowed. Pages are
-// rendered one at a time: each may walk the whole cache.
+// cachePage serves the result of f for a request's parameters; only those in names are allowed. Pages are rendered one at a
+// time, because each may walk the whole cache.
 func (s *Server) cachePage(f func(url.Values) (any, error), names ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		given, err := parameters(r, append(names, "format", tokenParameter))

@@ -20,11 +20,11 @@ type connections struct {
 	mu    sync.Mutex // guards the fields below
 	open  map[net.Conn]*connection
 	from  map[netip.Addr]int // connections per client
-	pages int                // being rendered or written
-	turn  uint64             // of the latest change
+	pages int                // pages being rendered or written
+	turn  uint64             // sequence number of the latest change
 	count struct {
-		refused uint64 // connections
-		busy    uint64 // requests
+		refused uint64 // connections closed because of maxConns
+		busy    uint64 // requests beyond maxPages
 	}
 }
 
@@ -121,9 +121,9 @@ func (c *connections) touch(conn net.Conn) {
 	}
 }
 
-// begin reports whether a page may be rendered for a connection, which may be nil. Each true needs an end. It
-// may close another connection for it. The handler of that one notices soon and decrements the count; until
-// then there is one page more.
+// begin reports whether a page may be rendered for a connection, which may be nil. Each true needs a call of
+// end. It may close another connection to make room. That connection's handler soon calls end; until then there is one page
+// more.
 func (c *connections) begin(o *connection) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

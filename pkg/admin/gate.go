@@ -10,13 +10,13 @@ import (
 	"syscall"
 )
 
-// A gate is a TCP listener shared with another process: the connections are the other's until open and after
+// A gate is a TCP listener shared with another process, which accepts the connections until open is called, and again after
 // handOver.
 type gate struct {
 	net.Listener
 
 	opened, handedOver, closed     chan struct{}
-	opening, giving, closing, once sync.Once // once: of the listener itself
+	opening, giving, closing, once sync.Once // once: for closing Listener
 }
 
 func newGate(l net.Listener) *gate {

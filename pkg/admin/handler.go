@@ -24,7 +24,7 @@ type Page struct {
 	handler http.HandlerFunc
 }
 
-// A View is what the page at / shows of the server and to the client.
+// A View is what the server passes to the page at / for one client.
 type View struct {
 	Token string // empty: the client may not see pods and queries
 	Watch bool   // there is a page /watch
@@ -90,7 +90,7 @@ func (s *Server) Handler() http.Handler {
 		handle(open, "GET /healthcheck/{label}", s.check)
 	}
 	if s.cfg.Front != nil {
-		// One request at a time of each kind of client: browsers that poll leave the other pages to scrapers.
+		// One request at a time for clients with the token, and one for others: browsers that poll do not crowd out scrapes.
 		turns := map[string]chan struct{}{s.access.token: make(chan struct{}, 1), "": make(chan struct{}, 1)}
 		front := func(w http.ResponseWriter, r *http.Request) {
 			v := View{Watch: s.cfg.Watch != nil, Pages: pages}
@@ -173,7 +173,7 @@ func (s *Server) recovered(w *watchedWriter, r *http.Request, defect any) {
 	if w.begun {
 		panic(http.ErrAbortHandler)
 	}
-	w.Header().Del("Content-Encoding") // of the abandoned reply
+	w.Header().Del("Content-Encoding") // set for the abandoned reply
 	http.Error(w, "internal error, see the log", http.StatusInternalServerError)
 }
 

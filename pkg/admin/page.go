@@ -34,7 +34,7 @@ func (s *Server) buffered(page http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// inTurn serves a page that is rendered while it has the slot: others wait.
+// inTurn serves a page that is rendered while its request holds slot, a semaphore. Other requests wait.
 func (s *Server) inTurn(slot chan struct{}, page http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -77,7 +77,7 @@ func busy(w http.ResponseWriter) {
 
 // A pageBuffer collects a page.
 type pageBuffer struct {
-	header http.Header // the reply's own
+	header http.Header // header of the reply itself, not a copy
 	code   int         // 0: not set
 	body   bytes.Buffer
 }

@@ -89,8 +89,8 @@ type Server struct {
 	connections     *connections
 	cacheSlot       chan struct{} // semaphore of the cache pages: one at a time
 	profiles        chan struct{} // semaphore of the profiles
-	requestThrottle *throttle     // of all requests
-	renderThrottle  *throttle     // of pages that take time to render
+	requestThrottle *throttle     // throttle of all requests over TCP
+	renderThrottle  *throttle     // throttle of pages that take time to render
 	panics          atomic.Uint64
 }
 

@@ -13,15 +13,14 @@ import (
 const (
 	indent = "  " // what each level of nesting adds
 
-	// maxTable is the most columns that a row may take before its last cell, so
-	// that a terminal shows where that begins.
+	// maxTable is the most columns of a terminal that a row may take before its last cell. Longer rows become
+	// blocks.
 	maxTable = 120
 )
 
-// renderText turns JSON into text for a human. Members on a line of their own
-// come first and are aligned; objects follow as sections, one level of
-// indentation each; a list of objects becomes a table, or one block after the
-// other where rows would be too long. Nothing is shown as "-".
+// renderText turns JSON into text for a human. Members that fit on one line come first and are aligned. Objects follow as
+// indented sections. A list of objects becomes a table, or blocks if its rows would be too long. An empty value is shown
+// as "-".
 func renderText(data []byte) ([]byte, error) {
 	v, err := parseValue(data)
 	if err != nil {
@@ -111,7 +110,7 @@ func writeTable(r *strings.Builder, v value, margin string) {
 		rows = append(rows, row)
 	}
 	widths := columnWidths(rows)
-	before := len(margin) // the last column
+	before := len(margin) // columns before the last cell
 	for _, width := range widths[:max(len(widths)-1, 0)] {
 		before += width + len(indent)
 	}
@@ -137,7 +136,7 @@ func writeBlocks(r *strings.Builder, v value, margin string) {
 	}
 }
 
-// columnWidths is what each column of a table takes, which has a row at least.
+// columnWidths returns the width of each column of a table. The table has at least one row.
 func columnWidths(rows [][]string) []int {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {

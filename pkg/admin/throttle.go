@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// throttleShare bounds the CPU time of requests over TCP to 1/throttleShare of one CPU, and that of those from this host to
-	// as much again.
+	// throttleShare bounds the CPU time of requests over TCP to 1/throttleShare of one CPU: once for clients on this host, and
+	// once for all others.
 	throttleShare = 10
 	// throttleBurst is how far requests may run ahead of that share.
 	throttleBurst = time.Second
@@ -23,13 +23,13 @@ const (
 // A throttle delays requests, one after the other, while earlier ones exceeded their share of a CPU: DNS
 // queries need it. Clients on this host, such as the kubelet's probes, have a share of their own. Those of the unix socket never wait.
 type throttle struct {
-	shares map[bool]*share // by whether the client is on this host
+	shares map[bool]*share // key: whether the client is on this host
 	now    func() time.Time
 }
 
-// A share is what a kind of clients may use.
+// A share is the CPU time that one kind of clients may use.
 type share struct {
-	turn chan struct{} // semaphore of the waiting request
+	turn chan struct{} // semaphore: one request waits for even, the others for turn
 	mu   sync.Mutex    // guards even
 	even time.Time     // when the share covers the time used
 }

@@ -14,9 +14,9 @@ import (
 
 // A value is one JSON value whose members kept their order.
 type value struct {
-	text  string // of a scalar
-	names []string
-	items []value // an array's, or a member for each name
+	text  string   // text of a scalar; empty: null or ""
+	names []string // names of an object's members
+	items []value  // items of an array, or a value for each of names
 	kind  json.Delim
 }
 
@@ -27,8 +27,7 @@ const (
 	array  json.Delim = '['
 )
 
-// parseValue reads one JSON value. It goes as deep as the text does, which is for
-// the page's own author to bound.
+// parseValue reads one JSON value. Its depth is not bounded, so data must be from this program.
 func parseValue(data []byte) (value, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()

@@ -139,8 +139,8 @@ type Route struct {
 // HasUpstream reports whether queries are sent anywhere.
 func (r Route) HasUpstream() bool { return r.To[0].Kind != None }
 
-// Upstreams are the targets of r with addresses of their own: in place of an HTTPS target that has none stands one
-// for each address of Bootstrap.
+// Upstreams returns the upstreams of r, each with an address: an HTTPS target with a host name becomes one target for each
+// address of Bootstrap. None is left out.
 func (r Route) Upstreams() []Target {
 	var list []Target
 	for _, t := range r.To {
@@ -443,7 +443,7 @@ type Log struct {
 // The port of the admin server.
 const adminPort = 9253
 
-// The bounds on TTLs, of the cache and so of each route.
+// The default bounds on TTLs, of the cache and of each route.
 const (
 	defaultMinTTL      = 5 * time.Second
 	defaultMaxTTL      = time.Hour
@@ -505,7 +505,7 @@ func Default(role Role) Config {
 		Log:   Log{Level: slog.LevelInfo, Format: "json", Queries: QueryLog{Mode: QueriesOff}},
 	}
 	if role == Resolver {
-		// It runs in a pod of its own, and what asks it, scrapes it and probes it does not.
+		// The resolver runs in a pod of its own. Its clients, scrapes and probes come from outside.
 		c.Listen.Addresses = []netip.Addr{netip.IPv6Unspecified()}
 		c.Admin.Address = netip.AddrPortFrom(netip.IPv6Unspecified(), adminPort)
 		c.Cluster.Resolver = ResolverLocal

@@ -36,7 +36,7 @@ const prefix = "nodecache_"
 // A Sample holds what one scrape shows. A part that is nil is not configured and has no series.
 type Sample struct {
 	Version, Commit string // Commit is empty if unknown
-	NotReady        error  // as for /readyz; nil: ready
+	NotReady        error  // why /readyz fails; nil: ready
 	Resolve         resolve.Stats
 	Cache           cache.Stats
 	Static          *localdata.Stats // hosts and templates
@@ -50,14 +50,14 @@ type Sample struct {
 	Watch           *watch.Stats            // watches of objects and of the central resolver's endpoints
 	Link            *netif.Stats            // the link of the listen addresses
 	Intercept       *intercept.Stats        // lease and rules
-	Mode            string                  // of Intercept, as configured
-	Pods            map[string]*pods.Counts // of the node, by namespace
+	Mode            string                  // mode of the interception, as configured
+	Pods            map[string]*pods.Counts // counts of the node's pods, by namespace
 	Probes          []healthcheck.Stats     // labels are distinct
 	Foreign         int                     // sockets of other processes at the server's addresses
 	UDP             []server.UDPStats
 	TCP             []server.TCPStats
 	Config          Config
-	Source          configsource.Status // of the configuration
+	Source          configsource.Status // source of the configuration
 	Handover        *handover.Stats
 	Kernel          *status.Kernel // hits answered in the kernel
 	Admin           admin.Stats
@@ -72,22 +72,22 @@ type Route struct {
 
 // Config describes the configurations so far.
 type Config struct {
-	Generation  uint64    // of the one in use
+	Generation  uint64    // generation of the configuration in use
 	LastOK      bool      // the configuration read last is in use
-	NeedRestart bool      // except for some keys
-	Succeeded   uint64    // applied
-	Failed      uint64    // refused
+	NeedRestart bool      // changed keys are not in use before a restart
+	Succeeded   uint64    // configurations applied
+	Failed      uint64    // configurations refused
 	LastSuccess time.Time // zero: none was applied yet
 	Panics      uint64    // recovered panics while building a configuration, which is then refused
 }
 
 // A Collector reads a sample on each scrape. It implements [prometheus.Collector].
 type Collector struct {
-	descs map[string]*prometheus.Desc // by name without the prefix
+	descs map[string]*prometheus.Desc // by family name without the prefix
 
 	mu      sync.Mutex // guards the fields below, and orders the reads: a later sample has later counters
 	read    func() Sample
-	history map[[2]string]*endpointHistory // by zone and service
+	history map[[2]string]*endpointHistory // counters of services, by zone and service
 }
 
 // New returns a collector. It calls read once per scrape; read must not block.
@@ -146,7 +146,7 @@ const (
 // A label is a label of a family.
 type label struct {
 	name   string
-	values []string // nil: from the configuration or the build
+	values []string // all possible values; nil: they come from the configuration or the build
 }
 
 // A family is a metric: all series of one name.

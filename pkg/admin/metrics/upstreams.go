@@ -15,7 +15,7 @@ import (
 type upstreamSeries struct {
 	zone, name string
 	stats      upstream.ServerStats
-	servers    [upstream.NumStates]int // by state: one server, or a service's endpoints
+	servers    [upstream.NumStates]int // number of servers by state: of one server, or of a service's endpoints
 }
 
 // An endpointHistory holds the counters of a service's endpoints at the last scrape.

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	mostRows = 10  // of a table
+	mostRows = 10  // rows of a table
 	mostText = 300 // bytes of a text from outside
 
 	// A fix is shown for a pod with so many queries, of which so many percent were search suffixes.
@@ -32,10 +32,10 @@ type content struct {
 	Time    time.Time
 	Plots   []plot
 	Stale   bool    // the pods were not confirmed recently
-	Top     []table // of clients and names; empty: the client has no token, or pods.identity is off
+	Top     []table // tables of pods and of names; empty: the client has no token, or pods.identity is off
 	Servers []status.Upstream
 
-	MoreServers, MoreProblems int // left out
+	MoreServers, MoreProblems int // number left out of the page
 }
 
 // A table has the clients or names with the most queries.
@@ -69,7 +69,7 @@ func (p *Page) contentOf(v admin.View, now time.Time) *content {
 	return c
 }
 
-// healthy orders the servers with a problem before the others.
+// healthy returns 0 for a server with a problem, which comes first, else 1.
 func healthy(u *status.Upstream) int {
 	if u.State == upstream.StateGood.String() {
 		return 1
@@ -153,7 +153,7 @@ func percent(v float64) string {
 	return strings.TrimSuffix(strconv.FormatFloat(100*v, 'f', 1, 64), ".0") + " %"
 }
 
-// number has three digits, and those before the point.
+// number formats v with three significant digits, or without decimals from 100 on.
 func number(v float64) string {
 	if v >= 100 {
 		return strconv.FormatFloat(v, 'f', 0, 64)
@@ -161,7 +161,7 @@ func number(v float64) string {
 	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
-// duration has two digits.
+// duration formats seconds with two significant digits.
 func duration(seconds float64) string {
 	d := time.Duration(seconds * float64(time.Second))
 	unit := time.Duration(1)

@@ -48,7 +48,7 @@ type Page struct {
 	history  history
 
 	mu       sync.Mutex           // guards rendered
-	rendered map[string]rendering // by the token of the client
+	rendered map[string]rendering // by View.Token
 }
 
 // A rendering is a rendered page.

@@ -26,7 +26,7 @@ type plot struct {
 type line struct {
 	Name             string
 	Now, Least, Most string // the latest, the smallest and the largest value; empty: there was none
-	Path             string // of SVG
+	Path             string // data of an SVG path
 }
 
 // A tick is a value of the vertical axis.

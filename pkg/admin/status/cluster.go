@@ -23,9 +23,9 @@ type Cluster struct {
 	InSync     bool            `json:"inSync"`   // the source has delivered a full list at least once
 	WaitsFor   string          `json:"waitsFor,omitempty"`
 	NodeZone   string          `json:"nodeZone"` // topology zone whose endpoints are preferred; empty: none
-	Serial     uint32          `json:"serial"`   // of the zone's SOA record
+	Serial     uint32          `json:"serial"`   // serial of the zone's SOA record
 	IndexBytes int64           `json:"indexBytes"`
-	Requests   uint64          `json:"requests"` // to the API server
+	Requests   uint64          `json:"requests"` // requests to the API server
 	Kinds      []Kind          `json:"kinds"`    // kinds watched
 	Manifests  []watch.Problem `json:"manifestProblems,omitempty"`
 	Central    *Central        `json:"central,omitempty"`  // nil: there is no central resolver
@@ -38,14 +38,14 @@ type Cluster struct {
 type Federation struct {
 	Name   string `json:"name"`
 	Domain string `json:"domain"`
-	Suffix string `json:"suffix,omitempty"` // what its aliases end in; empty: the topology of this node is not known
+	Suffix string `json:"suffix,omitempty"` // end of its aliases; empty: the topology of this node is not known
 }
 
 // NodePods are the pods of the node, by which queries are named.
 type NodePods struct {
 	Source string   `json:"source,omitempty"` // kubelet or API server; empty: the kubelet has sent no list yet
 	Synced bool     `json:"synced"`
-	Age    *float64 `json:"ageSeconds,omitempty"` // since the pods were last confirmed fresh; nil: there was no list
+	Age    *float64 `json:"ageSeconds,omitempty"` // time since the pods were last confirmed fresh; nil: there was no list
 	pods.Stats
 	LastError string `json:"lastError,omitempty"`
 }
@@ -64,7 +64,7 @@ func NodePodsOf(stats *watch.Stats, held pods.Stats) *NodePods {
 type Kind struct {
 	Kind   string   `json:"kind"`
 	Synced bool     `json:"synced"`
-	Age    *float64 `json:"ageSeconds,omitempty"` // since the objects were last confirmed fresh; nil: there was no list
+	Age    *float64 `json:"ageSeconds,omitempty"` // time since the objects were last confirmed fresh; nil: there was no list
 	zone.KindStats
 	Invalid   int    `json:"invalid,omitempty"` // objects that are not served in full
 	Example   string `json:"firstInvalid,omitempty"`
@@ -77,7 +77,7 @@ type Kind struct {
 
 // Central is the central resolver.
 type Central struct {
-	Service   string   `json:"service"` // whose endpoints are watched; empty: the addresses are configured
+	Service   string   `json:"service"` // Service whose endpoints are watched; empty: the addresses are configured
 	InSync    bool     `json:"inSync"`  // the endpoints are known or configured
 	Endpoints []Server `json:"endpoints"`
 }

@@ -14,10 +14,10 @@ type Kernel struct {
 	// State is KernelOn, or what stops the answers and why: "off by configuration", "paused: dnstap is on", "not supported: …".
 	State      string   `json:"state"`
 	Hook       string   `json:"hook,omitempty"`   // how the programs are attached: "tcx" or "clsact"; empty: they are not loaded
-	Interfaces int      `json:"interfaces"`       // with the programs
+	Interfaces int      `json:"interfaces"`       // number of pods' interfaces with the programs
 	Failed     []string `json:"failed,omitempty"` // interfaces of pods without them, and why
 	kernelhits.Stats
-	FullAgo *float64 `json:"fullAgoSeconds,omitempty"` // since Full last rose; nil: it never has
+	FullAgo *float64 `json:"fullAgoSeconds,omitempty"` // time since Full last rose; nil: it never has
 }
 
 // The states of the hits in the kernel that need no reason.

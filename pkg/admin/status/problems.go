@@ -83,7 +83,7 @@ func (l *problems) add(where, what, hint string) {
 
 // addCluster adds what is wrong with the cluster's data and the central resolver.
 func (l *problems) addCluster(c *Cluster, stats *watch.Stats, cfg *config.Cluster) {
-	if cfg.Manifests != "" { // the manifests' problems include these
+	if cfg.Manifests != "" { // c.Manifests includes these problems
 		stats = &watch.Stats{}
 	}
 	for i := range stats.Kinds {

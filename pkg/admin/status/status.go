@@ -26,7 +26,7 @@ type Status struct {
 	Version   string           `json:"version"`
 	Up        float64          `json:"upSeconds"` // since the start
 	Addresses []string         `json:"addresses"`
-	Foreign   []Socket         `json:"foreignSockets,omitempty"` // of other processes at these addresses
+	Foreign   []Socket         `json:"foreignSockets,omitempty"` // sockets of other processes at these addresses
 	Problems  []Problem        `json:"problems,omitempty"`       // problems for the operator
 	Config    Config           `json:"config"`
 	Queries   Queries          `json:"queries"`
@@ -45,7 +45,7 @@ type Status struct {
 
 // Config describes the configuration in use and the latest reload.
 type Config struct {
-	Source   string    `json:"source"`             // one of source.Kinds
+	Source   string    `json:"source"`             // one of configsource.Kinds
 	File     string    `json:"file"`               // path; empty: not in a file
 	Object   string    `json:"object,omitempty"`   // the ConfigMap, as namespace/name
 	KubeDNS  string    `json:"kubeDNS,omitempty"`  // folder of a kube-dns ConfigMap that is merged into it
@@ -64,7 +64,7 @@ type Config struct {
 // LastGood describes the last good configuration.
 type LastGood struct {
 	Folder    string `json:"folder"`
-	InUse     bool   `json:"inUse"`          // it runs now: the source had no good one at the start
+	InUse     bool   `json:"inUse"`          // this configuration is in use: the source had no good one at the start
 	Kept      string `json:"kept,omitempty"` // when it was last saved, RFC 3339; empty: not since the start
 	LastError string `json:"lastError,omitempty"`
 }
@@ -91,13 +91,13 @@ func (c *Config) SetSource(st configsource.Status) {
 // Queries summarizes queries and answers.
 type Queries struct {
 	Total    uint64            `json:"total"`
-	HitRatio *float64          `json:"hitRatio,omitempty"` // of answers given without an upstream, 0 to 1; nil: there was no answer
+	HitRatio *float64          `json:"hitRatio,omitempty"` // share of answers that needed no upstream, 0 to 1; nil: there was no answer
 	BySource map[string]uint64 `json:"bySource"`
 	ByRcode  map[string]uint64 `json:"byRcode"`
 	Inflight int               `json:"inflight"`
 	Waiting  int               `json:"waiting"`
 	Shed     uint64            `json:"shed"`
-	ShedBy   map[string]uint64 `json:"shedBy,omitempty"` // by reason
+	ShedBy   map[string]uint64 `json:"shedBy,omitempty"` // number by reason
 }
 
 // QueriesOf summarizes the resolver's counters.
@@ -142,9 +142,9 @@ func Total(st *resolve.Stats) (n uint64) {
 	return n
 }
 
-// Hits returns the number of answers, and of those that needed no upstream: from the zone, the cache, the
-// configuration, and their copies in the kernel. A stale answer is no hit, because it took a failed query to an upstream. A SERVFAIL is no
-// hit either.
+// Hits returns the number of hits, which are answers that needed no upstream, and that of all answers. Hits are from the zone,
+// the cache, the configuration, etcd, or their copies in the kernel. A stale answer is no hit, because a query to an upstream
+// failed before it. A SERVFAIL is no hit either.
 func Hits(st *resolve.Stats) (hits, all uint64) {
 	for _, source := range [...]resolve.Source{
 		resolve.SourceZone, resolve.SourceCache, resolve.SourceStatic, resolve.SourceEtcd, resolve.SourceKernel,
@@ -161,7 +161,7 @@ func Hits(st *resolve.Stats) (hits, all uint64) {
 	return hits, all
 }
 
-// hitRatio returns nil without answers.
+// hitRatio returns the share of hits, from 0 to 1; nil: there was no answer.
 func hitRatio(st *resolve.Stats) *float64 {
 	hits, all := Hits(st)
 	if all == 0 {
@@ -202,13 +202,13 @@ const NoLimit = "no limit"
 
 // Snapshot describes the snapshots since the start.
 type Snapshot struct {
-	Loaded    string   `json:"loaded"`                    // a snapshot.Outcome
+	Loaded    string   `json:"loaded"`                    // outcome at the start, an Outcome… of package snapshot
 	Refused   string   `json:"refused,omitempty"`         // why it was refused
-	Age       *float64 `json:"ageSeconds,omitempty"`      // of the loaded snapshot, at the start
+	Age       *float64 `json:"ageSeconds,omitempty"`      // age of the loaded snapshot at the start; nil: none was loaded
 	Answers   int      `json:"answers"`                   // answers restored
 	Objects   int      `json:"objects"`                   // cluster objects restored
-	Saved     *float64 `json:"savedAgoSeconds,omitempty"` // since the last save; nil: there was none
-	Bytes     int64    `json:"bytes"`                     // size of the last one
+	Saved     *float64 `json:"savedAgoSeconds,omitempty"` // time since the last save; nil: there was none
+	Bytes     int64    `json:"bytes"`                     // size of the last saved snapshot
 	Failed    uint64   `json:"failed"`                    // failed saves since the start
 	LastError string   `json:"lastError,omitempty"`
 }
@@ -236,12 +236,12 @@ func SnapshotOf(st *snapshot.Stats, now time.Time) *Snapshot {
 type Handover struct {
 	Socket    string   `json:"socket"`
 	Listening bool     `json:"listening"`                 // a successor can request the sockets
-	Taken     string   `json:"taken"`                     // takeover at the start: a handover.Outcome
+	Taken     string   `json:"taken"`                     // outcome at the start, an Outcome… of package handover
 	From      string   `json:"from,omitempty"`            // token of the predecessor
 	Why       string   `json:"why,omitempty"`             // why the predecessor refused
 	WaitsFor  string   `json:"waitsFor,omitempty"`        // what the start waits for
 	To        string   `json:"to,omitempty"`              // token of the successor
-	Given     *float64 `json:"givenAgoSeconds,omitempty"` // since the handover; nil: there was none
+	Given     *float64 `json:"givenAgoSeconds,omitempty"` // time since the handover; nil: there was none
 	Asked     uint64   `json:"asked"`                     // agents that requested the sockets
 	Abandoned uint64   `json:"abandoned"`                 // agents that received the sockets and ended before they took over
 	LastError string   `json:"lastError,omitempty"`
@@ -268,8 +268,8 @@ type Probe struct {
 	Server    string            `json:"server"`
 	Question  string            `json:"question"`
 	State     string            `json:"state"`                    // "good", "bad", or "unknown" before the first result
-	Latency   *float64          `json:"latencySeconds,omitempty"` // of the latest good answer; nil: there was none
-	Failures  map[string]uint64 `json:"failures,omitempty"`       // by probe.Reason
+	Latency   *float64          `json:"latencySeconds,omitempty"` // response time of the latest good answer; nil: there was none
+	Failures  map[string]uint64 `json:"failures,omitempty"`       // number by healthcheck.Reason
 	Row       uint64            `json:"inARow,omitempty"`         // failures since the latest good answer
 	LastError string            `json:"lastError,omitempty"`
 }

@@ -35,7 +35,7 @@ type Server struct {
 	Requests    uint64            `json:"requests"`
 	Outstanding int               `json:"outstanding,omitempty"`
 	Failures    map[string]uint64 `json:"failures,omitempty"`
-	Latency     *float64          `json:"latencySeconds,omitempty"` // smoothed; nil: there was no answer
+	Latency     *float64          `json:"latencySeconds,omitempty"` // smoothed response time; nil: there was no answer
 	Late        *Late             `json:"late,omitempty"`           // nil: no data yet
 	Explored    uint64            `json:"explored,omitempty"`       // requests that only measured it
 	Probes      uint64            `json:"probes,omitempty"`
@@ -53,7 +53,7 @@ type Late struct {
 
 // Open counts the sockets and connections to a server.
 type Open struct {
-	Sockets     int    `json:"sockets"` // UDP
+	Sockets     int    `json:"sockets"` // UDP sockets
 	Connections int    `json:"connections"`
 	Opened      uint64 `json:"opened"`
 	Resumed     uint64 `json:"resumed"` // TLS resumptions among Opened

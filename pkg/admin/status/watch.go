@@ -26,7 +26,7 @@ const (
 
 // WatchPage returns the handler of /watch: the lines of a query log with the queries that the parameters select, and how to
 // end it. A line {"dropped":N} precedes the first query after N that came too fast. current returns the pods in use; nil:
-// they are not known. options are those of the lines.
+// they are not known. options format the lines.
 func WatchPage(watchers *resolve.Watchers, current func() *pods.Index, options *slog.HandlerOptions) func(url.Values) (lines <-chan []byte, end func(), err error) {
 	return func(given url.Values) (<-chan []byte, func(), error) {
 		w := &watcher{lines: make(chan []byte, watchBuffer), limit: rate.NewLimiter(watchRate, watchRate/10)}

@@ -6,7 +6,7 @@ package top
 type Page struct {
 	Stale   bool   `json:"stale"`           // the pods were not confirmed for cluster.staleAfter
 	Pods    []Row  `json:"pods"`            // in order of namespace and name
-	Unknown Counts `json:"unknown"`         // of clients without a pod
+	Unknown Counts `json:"unknown"`         // counts of clients without a pod
 	Names   []Name `json:"names,omitempty"` // at most 2,048, those with the most queries first; only with by=name
 }
 
@@ -32,6 +32,6 @@ type Counts struct {
 	Search   uint64 `json:"search"`    // NXDOMAIN of names in the cluster domain: most are a name with a search suffix
 	Failed   uint64 `json:"failed"`    // SERVFAIL
 	Shed     uint64 `json:"shed"`      // a limit was reached
-	Bytes    uint64 `json:"bytes"`     // of the replies
+	Bytes    uint64 `json:"bytes"`     // bytes of the replies
 	WaitedUS uint64 `json:"waited_us"` // microseconds until the replies, which is 0 for those from memory
 }

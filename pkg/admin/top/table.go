@@ -25,10 +25,10 @@ func Columns() []string {
 // A Line is what one group asks.
 type Line struct {
 	Name  string             `json:"name"`
-	Rates map[string]float64 `json:"perSecond"` // by Columns; of latency: microseconds
+	Rates map[string]float64 `json:"perSecond"` // by Columns; for latency the microseconds that queries waited
 }
 
-// value returns what lines are sorted by in a column. Latency is an average.
+// value returns the value of a column, by which lines are sorted. Latency is the average of the queries, in microseconds.
 func (l *Line) value(column string) float64 {
 	if column == "latency" {
 		return l.Rates[column] / max(1, l.Rates["queries"])
