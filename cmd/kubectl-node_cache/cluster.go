@@ -27,7 +27,7 @@ const agentName = "node-cache"
 type cluster struct {
 	kubeconfig, context, namespace string
 
-	timeout time.Duration // for a node
+	timeout time.Duration // for the answer of one node
 
 	config *rest.Config
 	client kubernetes.Interface
@@ -37,7 +37,7 @@ type cluster struct {
 type node struct {
 	name string
 	pods []*corev1.Pod // oldest first; two while an agent takes over from another
-	err  error         // why its agent did not do it
+	err  error         // why the command failed on this node; nil: it did not
 }
 
 // daemonSet returns the agents' DaemonSet. The first call reads the kubeconfig.

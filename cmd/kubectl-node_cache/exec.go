@@ -62,7 +62,7 @@ func (c *cluster) exec(ctx context.Context, pod string, args ...string) (*reply,
 
 // A messageReader is a WebSocket.
 type messageReader interface {
-	SetReadLimit(bytes int64) // of one message
+	SetReadLimit(bytes int64) // limits the size of one message
 	ReadMessage() (kind int, message []byte, err error)
 }
 

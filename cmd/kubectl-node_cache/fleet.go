@@ -29,7 +29,7 @@ const (
 	maxCell = 200
 )
 
-// each calls ask for all nodes without an error, and keeps the errors. It ends early if the API server refuses the user.
+// each calls ask for all nodes whose err is nil, and sets err to its result. It ends early if the API server refuses the user.
 func (c *cluster) each(cmd *cobra.Command, nodes []*node, ask func(context.Context, *node) error) error {
 	p := progress{out: cmd.ErrOrStderr(), total: len(nodes)}
 	g, all := errgroup.WithContext(cmd.Context())

@@ -18,7 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cli"
 )
 
-// A summary has the fields of status.Status that the table shows. That package needs Linux.
+// A summary has the fields of status.Status that the table shows. The plugin cannot import that package, which needs Linux.
 type summary struct {
 	State    string `json:"state"`
 	Version  string `json:"version"`
@@ -42,7 +42,7 @@ type summary struct {
 type statusRow struct {
 	Node   string          `json:"node"`
 	Error  string          `json:"error,omitempty"`
-	Status json.RawMessage `json:"status,omitempty"` // as the agent's /status
+	Status json.RawMessage `json:"status,omitempty"` // the agent's response to /status
 
 	summary summary
 }
@@ -114,7 +114,7 @@ func (r *statusRow) read(page []byte) error {
 	return nil
 }
 
-// printRows prints the rows as JSON, one after the other: indented, a page of a hostile node is many times as long.
+// printRows prints the rows as JSON, one at a time: the indented page of a hostile node can be many times as long as the page.
 func printRows(out io.Writer, rows []*statusRow) error {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)

@@ -18,8 +18,8 @@ import (
 type sample struct {
 	pod           string
 	before, after top.Page
-	at            time.Time // of before
-	seconds       float64   // from before to after
+	at            time.Time // when before was read
+	seconds       float64   // time between before and after
 }
 
 func topCommand(c *cluster) *cobra.Command {
@@ -107,7 +107,7 @@ func topPage(ctx context.Context, c *cluster, pod, by string) (page top.Page, er
 	}
 	for i := range page.Pods {
 		for _, field := range []*string{&page.Pods[i].Namespace, &page.Pods[i].Pod, &page.Pods[i].Workload} {
-			*field = cell(*field) // so that a name makes no line
+			*field = cell(*field) // so that a name cannot begin a new line
 		}
 	}
 	for i := range page.Names {

@@ -37,7 +37,7 @@ Exit code 0: every node has one; 1: not within the timeout, or an error.`,
 	return cmd
 }
 
-// wait reads the DaemonSet until all agents are ready. Only the first error ends it: the API server may restart meanwhile.
+// wait reads the DaemonSet until all agents are ready. Only an error of the first request ends it: the API server may restart later.
 func wait(ctx context.Context, c *cluster, cmd *cobra.Command, timeout time.Duration) error {
 	set, err := c.daemonSet(ctx)
 	if err != nil {

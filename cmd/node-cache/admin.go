@@ -44,8 +44,8 @@ const adminVariable = "NODE_CACHE_ADMIN"
 // adminUsage is the help text of --admin.
 const adminUsage = "the agent's admin server, unix:/path or for status and ready also `IP:PORT`; default: " + adminVariable + ", or that of the agent on this host"
 
-// agentFiles are the paths at which the agents of daemonset/ have their configuration: the last one that was applied, also
-// on the node, and the mounted ConfigMap.
+// agentFiles returns the paths at which the agents of daemonset/ have their configuration: the last good one, whose path is
+// the same on the node, and the mounted ConfigMap.
 func agentFiles() []string {
 	return []string{"/var/lib/node-cache/last-good.yaml", "/etc/node-cache/node-cache.yaml"}
 }
@@ -94,7 +94,7 @@ func (f *adminFlags) page(ctx context.Context, method, path string, parameters u
 
 // An adminClient requests pages from an agent's admin server.
 type adminClient struct {
-	where string // as given by the user
+	where string // address of the server, in the form of --admin
 	base  string // prefix of URLs
 	http  http.Client
 }
@@ -182,7 +182,7 @@ func (c *adminClient) connectError(err error) error {
 	return &hint.Error{Err: fmt.Errorf("asking the agent at %s: %w", c.where, err), Hint: advice}
 }
 
-// silentHint returns the hint for an agent that sent nothing: a timeout has a cause of its own.
+// silentHint returns the hint for the error of a request without a response: that for timeouts, or otherwise.
 func silentHint(err error, otherwise string) string {
 	var timeout interface{ Timeout() bool }
 	if errors.As(err, &timeout) && timeout.Timeout() {

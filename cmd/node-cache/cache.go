@@ -140,7 +140,7 @@ func flushParameters(args []string, zoned bool, zone string, all bool) (url.Valu
 	return url.Values{what: {name}}, err
 }
 
-// show prints a page as JSON, or as text makes it of the view that the page is read into.
+// show requests a page, reads it into view, and prints it: as JSON, or with text, which formats view.
 func (f *adminFlags) show(cmd *cobra.Command, method, path string, parameters url.Values, view any, text func() string) error {
 	page, err := f.page(cmd.Context(), method, path, parameters)
 	if err != nil {

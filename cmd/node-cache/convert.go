@@ -161,7 +161,7 @@ func configMaps(ctx context.Context, client *watch.Client) (inputs []convert.Inp
 			return nil, err
 		}
 		if len(object.Data) > 0 {
-			text, _ := json.Marshal(map[string]any{"kind": "ConfigMap", "data": object.Data}) // texts only
+			text, _ := json.Marshal(map[string]any{"kind": "ConfigMap", "data": object.Data}) // strings cannot fail
 			found[name] = convert.Input{Name: name, Text: text}
 		}
 	}

@@ -151,7 +151,7 @@ func (d *doctorFlags) config(cfg *config.Config) (doctor.Config, error) {
 
 // unservedZones returns the zones and names that theirs answers, or has routes for, and ours sends to its default route. It is not nil.
 func unservedZones(theirs, ours *config.Config) []string {
-	if slices.Contains(ours.Cluster.Zones, ".") { // a cache only
+	if slices.Contains(ours.Cluster.Zones, ".") { // all names without a route go to the central resolver
 		return []string{}
 	}
 	served := map[string]bool{}
@@ -189,7 +189,7 @@ func isTerminal(f *os.File) bool {
 	return err == nil && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
-// doctorChildCommand is what doctor runs as a child.
+// doctorChildCommand returns the hidden command that doctor runs as a child process.
 func doctorChildCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    doctorChild,

@@ -26,7 +26,7 @@ type question struct {
 	server  netip.AddrPort
 	tcp     bool
 	explain bool
-	to      netip.Addr // of the pod whose answer is explained; zero: the sender's
+	to      netip.Addr // address of the pod whose answer is explained; zero: the sender's
 	timeout time.Duration
 	output  string
 	name    string

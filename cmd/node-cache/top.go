@@ -61,7 +61,7 @@ LATENCY is the average time to the reply, in which answers from memory count as 
 	return cmd
 }
 
-// run shows the table in the way that the output allows.
+// run renews the table on a terminal, and else prints it once.
 func (v *topView) run(cmd *cobra.Command) error {
 	out, isFile := cmd.OutOrStdout().(*os.File)
 	live := isFile && term.IsTerminal(int(out.Fd())) && term.IsTerminal(int(os.Stdin.Fd()))
@@ -157,7 +157,7 @@ func (v *topView) press(key byte) {
 	}
 }
 
-// read reads the page once more.
+// read reads the page, and keeps the one that was read before.
 func (v *topView) read(ctx context.Context) error {
 	page, err := v.flags.page(ctx, http.MethodGet, "/top", v.parameters())
 	if err != nil {
@@ -171,7 +171,7 @@ func (v *topView) read(ctx context.Context) error {
 	return nil
 }
 
-// parameters are those of /top.
+// parameters returns the parameters of /top.
 func (v *topView) parameters() url.Values {
 	if v.By == "name" {
 		return url.Values{"by": {"name"}}

@@ -16,7 +16,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/plain"
 )
 
-// Root completes the command of a program: it shows its help, and its subcommands return usage errors.
+// Root completes the root command of a program. Without a subcommand it shows the help. Invalid flags are usage errors.
 func Root(root *cobra.Command, version string, subcommands ...*cobra.Command) *cobra.Command {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.Version = VersionText(version)

@@ -30,7 +30,7 @@ type UsageError struct{ Err error }
 // Error returns the text of Err.
 func (e *UsageError) Error() string { return e.Err.Error() }
 
-// An ExitError ends the program with this code, after the error has been printed.
+// An ExitError ends the program with this code. Nothing more is printed: the command has reported its result.
 type ExitError int
 
 // Error returns the text for callers that do not know the type.
@@ -66,7 +66,7 @@ func Report(cmd *cobra.Command, err error, stderr io.Writer) int {
 	return ExitFailed
 }
 
-// PrintError prints an error in a line, with its hint if it has one in another.
+// PrintError prints an error on one line, and its hint on the next; empty: no hint.
 func PrintError(stderr io.Writer, what, hint string) {
 	_, _ = fmt.Fprintf(stderr, "node-cache: %s\n", plain.Error(what))
 	if hint != "" {

@@ -20,7 +20,7 @@ type TopFlags struct {
 	Number   int
 }
 
-// Add adds the flags to a command. --number gets the shorthand, or none.
+// Add adds the flags to a command. shorthand is the short form of --number; empty: none.
 func (f *TopFlags) Add(cmd *cobra.Command, shorthand string) {
 	cmd.Flags().StringVar(&f.By, "by", "pod", "`GROUP` of a row: "+strings.Join(top.Groups(), ", "))
 	cmd.Flags().StringVar(&f.Sort, "sort", "queries", "`COLUMN` to sort by: "+strings.Join(top.Columns(), ", "))
