@@ -27,7 +27,7 @@ const agentName = "node-cache"
 type cluster struct {
 	kubeconfig, context, namespace string
 
-	timeout time.Duration // for the answer of one node
+	timeout time.Duration // longest time for the requests to one node
 
 	config *rest.Config
 	client kubernetes.Interface

@@ -182,7 +182,7 @@ func (c *adminClient) connectError(err error) error {
 	return &hint.Error{Err: fmt.Errorf("asking the agent at %s: %w", c.where, err), Hint: advice}
 }
 
-// silentHint returns the hint for the error of a request without a response: that for timeouts, or otherwise.
+// silentHint returns a hint for a request without a response: its own for a timeout, otherwise for other errors.
 func silentHint(err error, otherwise string) string {
 	var timeout interface{ Timeout() bool }
 	if errors.As(err, &timeout) && timeout.Timeout() {

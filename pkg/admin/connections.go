@@ -121,9 +121,8 @@ func (c *connections) touch(conn net.Conn) {
 	}
 }
 
-// begin reports whether a page may be rendered for a connection, which may be nil. Each true needs a call of
-// end. It may close another connection to make room. That connection's handler soon calls end; until then there is one page
-// more.
+// begin reports whether a page may be rendered for a connection, which may be nil. Each true needs a call of end.
+// It may close another connection to make room. That connection's handler soon calls end; until then there is one page more.
 func (c *connections) begin(o *connection) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

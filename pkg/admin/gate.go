@@ -10,8 +10,7 @@ import (
 	"syscall"
 )
 
-// A gate is a TCP listener shared with another process, which accepts the connections until open is called, and again after
-// handOver.
+// A gate is a TCP listener shared with another process. The other process accepts the connections before open and after handOver.
 type gate struct {
 	net.Listener
 

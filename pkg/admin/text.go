@@ -13,14 +13,12 @@ import (
 const (
 	indent = "  " // what each level of nesting adds
 
-	// maxTable is the most columns of a terminal that a row may take before its last cell. Longer rows become
-	// blocks.
+	// maxTable is the most columns that a row of a table may take before its last cell. A list with longer rows becomes blocks.
 	maxTable = 120
 )
 
-// renderText turns JSON into text for a human. Members that fit on one line come first and are aligned. Objects follow as
-// indented sections. A list of objects becomes a table, or blocks if its rows would be too long. An empty value is shown
-// as "-".
+// renderText turns JSON into text for a human. Members that fit on one line come first, aligned. Objects follow as indented
+// sections. A list of objects becomes a table, or blocks if its rows would be too long. An empty value becomes "-".
 func renderText(data []byte) ([]byte, error) {
 	v, err := parseValue(data)
 	if err != nil {

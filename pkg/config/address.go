@@ -13,7 +13,7 @@ const dnsPort = 53
 
 const portHint = "a port is a number from 1 to 65535"
 
-// Fallback is the servers that get the queries while the agent does not answer. The zero value: none.
+// Fallback names the servers that get the queries while the agent does not answer. The zero value: none.
 type Fallback struct {
 	Central   bool             // the servers of cluster.central; Addresses is empty then
 	Addresses []netip.AddrPort // unique, the port is never 0

@@ -139,8 +139,8 @@ type Route struct {
 // HasUpstream reports whether queries are sent anywhere.
 func (r Route) HasUpstream() bool { return r.To[0].Kind != None }
 
-// Upstreams returns the upstreams of r, each with an address: an HTTPS target with a host name becomes one target for each
-// address of Bootstrap. None is left out.
+// Upstreams returns the upstreams of r. An HTTPS target with a host name becomes one target for each address of Bootstrap. The
+// target none is left out.
 func (r Route) Upstreams() []Target {
 	var list []Target
 	for _, t := range r.To {

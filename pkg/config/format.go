@@ -450,8 +450,7 @@ func formatSize(bytes int64) string {
 	return strconv.FormatInt(bytes, 10)
 }
 
-// parsePercent reads a percentage as a part of one. It accepts two decimals: these digits survive the conversion to float64
-// and back.
+// parsePercent reads a percentage as a part of one. It has at most two decimals, which survive the conversion to float64.
 func parsePercent(n *yaml.Node) (any, *Problem) {
 	digits, marked := strings.CutSuffix(n.Value, "%")
 	whole, fraction, _ := strings.Cut(digits, ".")

@@ -335,8 +335,7 @@ func parsePart(kind, text string, mayBeEmpty bool) (string, *Problem) {
 	return strings.ToLower(part), p
 }
 
-// partProblem says what keeps a text from being the beginning or the end of a name. Completed with a letter, it has to be a
-// valid name.
+// partProblem says what keeps a text from being the beginning or the end of a name. With a letter added, it has to be one.
 func partProblem(kind, part string) *Problem {
 	if strings.Trim(part, ".") == "" {
 		return problem("not a part of a name: an empty label", "write one dot between labels")

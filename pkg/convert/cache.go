@@ -77,7 +77,7 @@ func cache(l *line) {
 	}
 }
 
-// limitZoneTTLs sets the TTL bounds of zones: of the root, or of a cluster domain that is cached, in cache; of others in their routes.
+// limitZoneTTLs sets the TTL bounds of zones: in section cache for the root, or for a cluster domain that is cached; else in routes.
 func limitZoneTTLs(l *line, zones []string, bounds ttls) {
 	c := l.c
 	for _, zone := range zones {
@@ -87,7 +87,7 @@ func limitZoneTTLs(l *line, zones []string, bounds ttls) {
 			limitCacheTTLs(l, bounds)
 		case isCluster && c.servesCluster && c.firstTime("cluster's bounds"):
 			l.differs("the names of the cluster come from the API and are not cached", "cluster.ttl sets the TTL for clients")
-		case zone == c.clusterZone: // cached names of the cluster have the cache's bounds; lists gives the routes others
+		case zone == c.clusterZone: // names of the cluster have the bounds in cache; lists sets those of the routes
 			limitCacheTTLs(l, bounds)
 		case isCluster:
 		default:

@@ -18,7 +18,7 @@ import (
 type origin struct {
 	at    place
 	text  string // the line as written; without a place the reason
-	value string // of a key of the whole program, as line.set got it
+	value string // value of the key, if line.set has set it; else empty
 }
 
 func (o origin) String() string {

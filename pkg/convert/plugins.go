@@ -56,7 +56,7 @@ func (l *line) differs(why, hint string) { l.c.differs(l.at, l.what(), why, hint
 
 func (l *line) unknown() { l.lost("unknown option", "check docs/configuration.md for a matching key") }
 
-// lostAnyway is lost, with a note that stays if the block is left to the old server.
+// lostAnyway is like lost, with a note that stays if the block is left to the old server.
 func (l *line) lostAnyway(why, hint string) {
 	l.lost(why, hint)
 	l.s.kept = append(l.s.kept, l.c.notes[len(l.c.notes)-1])
@@ -178,12 +178,12 @@ func duration(name, path string, least, most time.Duration, to *time.Duration) d
 	return directive{names: name, take: func(l *line) { l.setDuration(l.all(), path, least, most, to) }}
 }
 
-// textOption returns an option that stores its arguments in to.
+// textOption returns an option that stores its arguments in *to, as one text.
 func textOption(name string, to *string) directive {
 	return directive{names: name, take: func(l *line) { *to = l.all() }}
 }
 
-// flag returns an option without arguments that sets to.
+// flag returns an option without arguments that sets *to to true.
 func flag(name string, to *bool) directive {
 	return directive{names: name, take: func(*line) { *to = true }}
 }
@@ -313,7 +313,7 @@ func settings(c *converter) []directive {
 		}},
 		{names: "any loop reload"}, // node-cache always does that
 		{names: "metadata"},        // for other plugins only, without effect on clients
-		{names: "root"},            // used where a path is converted
+		{names: "root"},            // read by hostsFile
 		{names: "local"},           // see specialNames
 
 		lost("autopath", perNode, "pods.searchPath: on walks the search path of each pod: docs/pods.md"),

@@ -202,7 +202,7 @@ const NoLimit = "no limit"
 
 // Snapshot describes the snapshots since the start.
 type Snapshot struct {
-	Loaded    string   `json:"loaded"`                    // outcome at the start, an Outcome… of package snapshot
+	Loaded    string   `json:"loaded"`                    // outcome at the start: an Outcome constant of snapshot
 	Refused   string   `json:"refused,omitempty"`         // why it was refused
 	Age       *float64 `json:"ageSeconds,omitempty"`      // age of the loaded snapshot at the start; nil: none was loaded
 	Answers   int      `json:"answers"`                   // answers restored
@@ -236,7 +236,7 @@ func SnapshotOf(st *snapshot.Stats, now time.Time) *Snapshot {
 type Handover struct {
 	Socket    string   `json:"socket"`
 	Listening bool     `json:"listening"`                 // a successor can request the sockets
-	Taken     string   `json:"taken"`                     // outcome at the start, an Outcome… of package handover
+	Taken     string   `json:"taken"`                     // outcome at the start: an Outcome constant of handover
 	From      string   `json:"from,omitempty"`            // token of the predecessor
 	Why       string   `json:"why,omitempty"`             // why the predecessor refused
 	WaitsFor  string   `json:"waitsFor,omitempty"`        // what the start waits for
