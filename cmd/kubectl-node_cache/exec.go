@@ -50,7 +50,7 @@ func (c *cluster) exec(ctx context.Context, pod string, args ...string) (*reply,
 	}
 	conn, err := websocket.Negotiate(tripper, holder, request, remotecommand.StreamProtocolV5Name, remotecommand.StreamProtocolV4Name)
 	if upgrade := (*httpstream.UpgradeFailureError)(nil); errors.As(err, &upgrade) {
-		return nil, upgrade.Cause // with the API server's status
+		return nil, upgrade.Cause // it has the API server's status
 	}
 	if err != nil {
 		return nil, err

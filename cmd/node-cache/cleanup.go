@@ -36,7 +36,7 @@ configurations in the given folders are removed, too.
 Exit code 0: nothing of an agent is left; 1: something is.`,
 		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if slices.Contains(folders, "") { // as from an unset variable in a script
+			if slices.Contains(folders, "") { // an unset variable in a script gives an empty name
 				return &cli.UsageError{Err: errors.New("--folder names no folder")}
 			}
 			cfg, err := agentConfig(file)

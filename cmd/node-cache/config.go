@@ -56,7 +56,7 @@ func check(cmd *cobra.Command, args []string, role config.Role, show bool, outpu
 	} else if !show {
 		return &cli.UsageError{Err: fmt.Errorf("check: missing FILE, or --print for the defaults")}
 	}
-	if p := memory.Problem(&cfg); p != nil { // of this container: the file may be fine elsewhere
+	if p := memory.Problem(&cfg); p != nil { // only a warning: another container may have enough memory
 		cli.PrintError(cmd.ErrOrStderr(), name+": "+p.What, p.Hint)
 	}
 	if endpoint := cfg.Etcd.PlainEndpoint(); endpoint != "" {

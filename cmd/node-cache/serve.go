@@ -55,8 +55,8 @@ func servingCommand(role config.Role, name, short, long string) *cobra.Command {
 // serve runs an agent or a resolver until the command's context ends.
 func serve(cmd *cobra.Command, role config.Role, from *sourceFlags) error {
 	ctx := cmd.Context()
-	signal.Ignore(syscall.SIGPIPE)                         // else the next log line ends the process once the reader of its log is gone
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // else it ends the process while UntilReload does not wait
+	signal.Ignore(syscall.SIGPIPE)                         // SIGPIPE would end the process at a log line whose reader is gone
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // SIGHUP would end the process while UntilReload does not wait for it
 	origin, err := from.source()
 	if err != nil {
 		return &cli.UsageError{Err: err}

@@ -20,7 +20,7 @@ const maxProfile = 300
 type Page struct {
 	Path    string
 	Meaning string
-	Private bool // it needs the token
+	Private bool // the page needs the token
 	handler http.HandlerFunc
 }
 

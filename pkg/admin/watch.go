@@ -36,7 +36,7 @@ func watchPage(start Watch) http.HandlerFunc {
 // stream writes lines as they come.
 func stream(w http.ResponseWriter, r *http.Request, lines <-chan []byte) {
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{}) // else the context ends with Config.ReadTimeout
+	_ = control.SetReadDeadline(time.Time{}) // else the request's context ends at readTimeout
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	for {
 		_ = control.SetWriteDeadline(time.Now().Add(watchTimeout)) //nolint:forbidigo // of a socket

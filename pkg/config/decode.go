@@ -358,7 +358,7 @@ func (d *decoder) decodeScalar(path string, n *yaml.Node, v reflect.Value, f *fi
 
 // suggest returns the hint for an unknown key.
 func (d *decoder) suggest(key string, fields []field) string {
-	if len(d.problems) >= maxProblems { // it would not be shown
+	if len(d.problems) >= maxProblems { // a full report does not show the hint
 		return ""
 	}
 	if key == "<<" {

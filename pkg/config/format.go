@@ -31,7 +31,7 @@ import (
 //	example   the value in the reference, for items of lists that are empty by default
 type field struct {
 	key      string
-	index    []int // for reflect.Value.FieldByIndex
+	index    []int // index of the struct's field, for reflect.Value.FieldByIndex
 	tag      reflect.StructTag
 	words    []string
 	format   format
@@ -145,7 +145,7 @@ const maxShown = 64
 // format is how the scalars of a field are written. The zero value: the field is not a scalar.
 type format struct {
 	parse  func(*yaml.Node) (any, *Problem) // the problem has no path
-	print  func(reflect.Value) string       // as YAML
+	print  func(reflect.Value) string       // returns the value as YAML
 	schema map[string]any                   // JSON Schema of the values
 }
 
@@ -535,7 +535,7 @@ func quote(s string) string {
 		return strconv.Quote(s)
 	}
 	end := maxShown
-	for end > 0 && s[end]&0xC0 == 0x80 { // within a letter
+	for end > 0 && s[end]&0xC0 == 0x80 { // within a UTF-8 sequence
 		end--
 	}
 	return strconv.Quote(s[:end]) + "..."

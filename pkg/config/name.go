@@ -227,7 +227,7 @@ func parseLink(text string) (string, *Problem) {
 		return "", problem("longer than 15 bytes, the most a link's name can have", "")
 	case text == "lo":
 		return "", problem("the name of the loopback link", "write kind: lo to have the addresses there")
-	case text == "all", text == "default": // of /proc/sys/net/ipv4/conf
+	case text == "all", text == "default": // names in /proc/sys/net/ipv4/conf
 		return "", problem("stands for other links", "choose another name")
 	case strings.Trim(text, ".") == "", strings.HasPrefix(text, "-"), strings.ContainsFunc(text, isOddInLabel):
 		return "", problem("not the name of a link", "letters, digits, -, _ and ., 1 to 15 bytes")

@@ -33,7 +33,7 @@ const (
 	ResolverCentral = "central" // the servers in section cluster.central
 )
 
-// The endpoints that the process watches.
+// The endpoints in the cluster zone.
 const (
 	EndpointsHeadless = "headless" // endpoints of headless Services
 	EndpointsAll      = "all"      // endpoints of all Services
@@ -91,9 +91,9 @@ const (
 
 // Which part of a name a rule of rewrite replaces.
 const (
-	RewriteExact  = "exact"  // all of it
-	RewritePrefix = "prefix" // its beginning, whether or not a label ends there
-	RewriteSuffix = "suffix" // its end, whether or not a label begins there
+	RewriteExact  = "exact"  // the whole name
+	RewritePrefix = "prefix" // the beginning of the name, whether or not a label ends there
+	RewriteSuffix = "suffix" // the end of the name, whether or not a label begins there
 )
 
 // Whether hits are answered in the kernel.

@@ -250,7 +250,7 @@ func wordTargets(l *line, f *forwarding, word, serverName string) []config.Targe
 	}
 	t, err := target(word, serverName)
 	switch {
-	case err != nil && placeholder(placeholders(), word) != "": // noted before
+	case err != nil && placeholder(placeholders(), word) != "": // lex has noted it
 		return nil
 	case err != nil:
 		f.other, f.hint = oneLine(err), ""

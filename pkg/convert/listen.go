@@ -82,7 +82,7 @@ func bind(l *line) (addresses []netip.Addr) {
 			if l.c.firstTime(clusterIP) {
 				l.c.differs(l.at, "bind "+clusterIP, intercepted, "the address is that of cluster.central.service; "+kubeletHint)
 			}
-		case err != nil && placeholder(placeholders(), word) != "": // noted before
+		case err != nil && placeholder(placeholders(), word) != "": // lex has noted it
 		case err != nil:
 			l.c.lost(l.at, "bind "+word, "links cannot be given by name", "list the addresses of the link in listen.addresses")
 		default:

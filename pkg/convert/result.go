@@ -14,7 +14,7 @@ import (
 
 // Result is a configuration, with notes about what it does not contain.
 type Result struct {
-	Config config.Config // of an agent; valid
+	Config config.Config // configuration of an agent; always valid
 	Notes  []Note        // in the order of the files and their lines
 
 	origins map[string]origin  // where each key's value comes from, by path
@@ -23,7 +23,7 @@ type Result struct {
 
 // Note is about a part that could not be converted, or works differently.
 type Note struct {
-	File string `json:"file"`           // as given; for a kube-dns ConfigMap its key
+	File string `json:"file"`           // name of the input; for a kube-dns ConfigMap its key
 	Line int    `json:"line,omitempty"` // from 1; 0: the whole file
 	What string `json:"what"`           // the part as written
 	Why  string `json:"why"`            // why it is missing, or what differs

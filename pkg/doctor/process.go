@@ -71,7 +71,7 @@ func inNode(p, proc, self string) (bool, error) {
 		}
 		theirs, err := os.Readlink(filepath.Join(p, kind))
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-			return false, nil // it has ended
+			return false, nil // the process has ended
 		}
 		if err != nil {
 			return false, fmt.Errorf("reading its namespaces: %w", err)
@@ -82,7 +82,7 @@ func inNode(p, proc, self string) (bool, error) {
 	}
 	state, err := os.ReadFile(filepath.Join(p, "status")) // the folder's owner may be another than the process's user
 	if err != nil {
-		return false, nil // it has ended
+		return false, nil // the process has ended
 	}
 	for line := range strings.Lines(string(state)) {
 		if fields := strings.Fields(line); len(fields) > 2 && fields[0] == "Uid:" {

@@ -83,7 +83,7 @@ type Config struct {
 
 // A Collector reads a sample on each scrape. It implements [prometheus.Collector].
 type Collector struct {
-	descs map[string]*prometheus.Desc // by family name without the prefix
+	descs map[string]*prometheus.Desc // descriptions by family name, without the prefix
 
 	mu      sync.Mutex // guards the fields below, and orders the reads: a later sample has later counters
 	read    func() Sample
@@ -152,7 +152,7 @@ type label struct {
 // A family is a metric: all series of one name.
 type family struct {
 	section string // its heading in docs/metrics.md
-	name    string // without the prefix
+	name    string // name without the prefix
 	kind    kind
 	help    string
 	labels  []label

@@ -18,7 +18,7 @@ import (
 
 const (
 	mostRows = 10  // rows of a table
-	mostText = 300 // bytes of a text from outside
+	mostText = 300 // bytes shown of a text that is not from this program
 
 	// A fix is shown for a pod with so many queries, of which so many percent were search suffixes.
 	fixQueries = 100

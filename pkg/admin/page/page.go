@@ -48,7 +48,7 @@ type Page struct {
 	history  history
 
 	mu       sync.Mutex           // guards rendered
-	rendered map[string]rendering // by View.Token
+	rendered map[string]rendering // renderings by View.Token
 }
 
 // A rendering is a rendered page.

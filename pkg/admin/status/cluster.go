@@ -72,7 +72,7 @@ type Kind struct {
 	Restarts  uint64 `json:"restarts"`
 	Failures  uint64 `json:"failures"`
 	LastError string `json:"lastError,omitempty"` // empty once the objects are confirmed fresh again
-	Restored  bool   `json:"restored,omitempty"`  // from a snapshot and not synced yet: Age includes the snapshot's
+	Restored  bool   `json:"restored,omitempty"`  // the objects are from a snapshot, not synced yet: Age includes the snapshot's
 }
 
 // Central is the central resolver.
