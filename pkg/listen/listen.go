@@ -56,11 +56,12 @@ func Reachable(addr netip.Addr) netip.Addr {
 	return addr
 }
 
-// Receives reports whether a query that this host sends to an address reaches a listener at one of listen, on the same port.
+// Receives reports whether a query that this host sends to an address reaches a listener at one of listen, on the same port. A
+// listener at [::] receives IPv4 too.
 func Receives(listen []netip.Addr, to netip.Addr) bool {
 	to = Reachable(to) // resolv.conf(5) files contain unspecified addresses
 	return slices.ContainsFunc(listen, func(own netip.Addr) bool {
-		return own == to || own.IsUnspecified() && (to.IsLoopback() || slices.Contains(hostAddrs(), to.WithZone("")))
+		return own == to || own.IsUnspecified() && (own.Is6() || to.Is4()) && (to.IsLoopback() || slices.Contains(hostAddrs(), to.WithZone("")))
 	})
 }
 

@@ -39,3 +39,27 @@ func TestLocalClients(t *testing.T) {
 		}
 	}
 }
+
+// TestReceives checks which addresses lead to a listener of this host. A listener at 0.0.0.0 has no IPv6.
+func TestReceives(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		listen, to string
+		want       bool
+	}{
+		{"169.254.20.10", "169.254.20.10", true},
+		{"169.254.20.10", "127.0.0.1", false},
+		{"127.0.0.1", "0.0.0.0", true},
+		{"::1", "::", true},
+		{"0.0.0.0", "127.0.0.53", true},
+		{"0.0.0.0", "::1", false},
+		{"0.0.0.0", "::", false},
+		{"::", "::1", true},
+		{"::", "127.0.0.53", true},
+		{"::", "192.0.2.1", false}, // an address of documents, which no machine has
+	} {
+		if got := Receives([]netip.Addr{netip.MustParseAddr(tt.listen)}, netip.MustParseAddr(tt.to)); got != tt.want {
+			t.Errorf("listening on %s, to %s: %t, want %t", tt.listen, tt.to, got, tt.want)
+		}
+	}
+}

@@ -5,6 +5,7 @@ package top
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -30,10 +31,10 @@ type Line struct {
 
 // value returns the value of a column, by which lines are sorted. Latency is the average of the queries, in microseconds.
 func (l *Line) value(column string) float64 {
-	if column == "latency" {
-		return l.Rates[column] / max(1, l.Rates["queries"])
+	if column != "latency" {
+		return l.Rates[column]
 	}
-	return l.Rates[column]
+	return l.Rates[column] / cmp.Or(l.Rates["queries"], math.Inf(1))
 }
 
 // A Table sums the queries of one node or more.

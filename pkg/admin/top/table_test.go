@@ -30,3 +30,14 @@ QUERIES/S  UPSTREAM  NXDOMAIN  SEARCH  FAILED   SHED   LATENCY   BYTES/S  WORKLO
 	table.Add(page(Counts{Queries: 1, Failed: 1 << 60}, Counts{}, Counts{}), page(Counts{Queries: 1}, Counts{}, Counts{}), 1)
 	assert.Equal(t, "failures per second", 25, table.Lines("failed", 1)[0].Rates["failed"])
 }
+
+// TestLatency divides by the queries, also where there is less than one a second.
+func TestLatency(t *testing.T) {
+	t.Parallel()
+	for queries, want := range map[uint64]float64{0: 0, 1: 100_000, 50: 2_000} {
+		page := func(c Counts) *Page { return &Page{Pods: []Row{{"shop", "web-1", "", c}}} }
+		table := Table{By: "pod"}
+		table.Add(page(Counts{}), page(Counts{Queries: queries, WaitedUS: 100_000, Bytes: 1}), 10)
+		assert.Equal(t, "average wait in microseconds", want, table.Lines("bytes", 1)[0].value("latency"))
+	}
+}
