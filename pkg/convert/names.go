@@ -52,7 +52,9 @@ func hosts(l *line) {
 		switch option := l.option(&st); st.words[0] {
 		case "fallthrough":
 			isThrough, onward = true, option.zones(option.args())
-		case "reload", "fallthrough_unsupported": // files are always watched; other types are looked up then
+		case "reload": // files are always watched
+		case "fallthrough_unsupported":
+			option.leave(nil, "other types of its names are looked up, not denied", "")
 		case "no_reverse":
 			reverse = false
 		case "ttl":
