@@ -40,7 +40,7 @@ type accessControl struct {
 	crossOrigin http.CrossOriginProtection
 }
 
-// allow serves a page to the clients of an audience.
+// allow returns a handler that serves page to the clients of an audience, and refuses others.
 func (c *accessControl) allow(a audience, page http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch {

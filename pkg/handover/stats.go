@@ -41,7 +41,7 @@ type Stats struct {
 	To        string    // name of the agent that has taken over; empty unless Given
 	GivenAt   time.Time // zero unless Given
 	Asked     uint64    // agents that asked for the sockets
-	Busy      uint64    // agents of Asked that were refused while another one was served
+	Busy      uint64    // agents of Asked that were refused while a handover to another agent was in progress
 	Mismatch  uint64    // agents of Asked that speak another protocol
 	Abandoned uint64    // agents of Asked that received the sockets and ended before they took over
 	LastError string    // last error of the socket or of a handover; empty: none since the socket was opened

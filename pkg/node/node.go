@@ -51,7 +51,7 @@ type Config struct {
 type Target struct {
 	Fallback []netip.AddrPort // these get queries while no lease is held; empty: the earlier ones stay, unless None
 	From     string           // intercept.fallback as configured
-	None     bool             // no fallback is configured: the one of a predecessor must go as well
+	None     bool             // link-local mode without a fallback: remove the current one, also if a predecessor set it
 	Services []netip.Addr     // addresses of the DNS service; empty: not known yet
 }
 

@@ -90,9 +90,8 @@ func (l *lookup) nextQuery() *inFlight {
 	return f
 }
 
-// joinableLocked returns the in-flight query with the key of f that the current query may join, nil if
-// there is none. A query that began before the owner's last change may return an outdated answer, so a
-// new one starts next to it.
+// joinableLocked returns the in-flight query with f's key, or nil if there is none to join. If the cluster object behind the name
+// changed after that query began, its answer may be outdated. Then the caller starts a new query in parallel.
 func (l *lookup) joinableLocked(f *inFlight) *inFlight {
 	existing := l.worker.r.queries.findLocked(f.hash, f.key)
 	if existing == nil {

@@ -150,7 +150,7 @@ func (s *sanitizer) zone(r wire.Record) int {
 	case isApex(r.Type):
 		return int(r.Owner)
 	case r.Type == wire.TypeRRSIG && isDenial(s.m.TypeCovered(r)):
-		// A wildcard answer has only this record: the proof that no closer name exists.
+		// The authority section of a wildcard answer may have only NSEC or NSEC3 records and their RRSIGs. The signer is the zone.
 		if zone := s.m.Signer(r); zone >= 0 && s.m.Within(int(r.Owner), zone) {
 			return zone
 		}

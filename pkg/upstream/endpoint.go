@@ -364,8 +364,8 @@ func (e *endpoint) recordTimeout(a *attempt, now time.Time) {
 	e.recordFaultLocked(a, now)
 }
 
-// cancel abandons an attempt because another one had an answer or the deadline has passed. It returns the error of a
-// malformed answer that came for it, nil if there was none.
+// cancel abandons a pending attempt. It records a timeout if the attempt's time is up. It returns the error of a malformed
+// answer to the attempt, or nil.
 func (e *endpoint) cancel(a *attempt, now time.Time) (malformed error) {
 	if now.Sub(a.sentAt) >= a.timeout {
 		e.recordTimeout(a, now)

@@ -305,7 +305,7 @@ func (x *exchange) processReply(a *attempt, in reply, batch *wire.SendBatch) (wo
 		a.done = true
 		x.numRunning--
 		if a.explores {
-			x.pool.explored.soon() // its upstream may have become the best
+			x.pool.explored.soon() // explore again with the next query: the upstream that just won may be the fastest
 		}
 		x.markBeaten(a, now)
 		return true, x.finish(now)
@@ -397,7 +397,7 @@ func (x *exchange) handleTimer(batch *wire.SendBatch) (over bool) {
 			x.keepFailure(Failure{Reason: Timeout, Err: fmt.Errorf("waiting for an answer: %w", context.DeadlineExceeded)})
 		}
 		over = true
-	case x.noneLeft, x.inconclusive != nil && !x.mayHedge: // no better answer came in time
+	case x.noneLeft, x.inconclusive != nil && !x.mayHedge: // an error rcode or an inconclusive answer is held, and no better one came
 		over = true
 	case !x.mayHedge:
 		asked.recordTimeout(latest, now)

@@ -42,7 +42,7 @@ func newTLSClient(c *common, t Target, count *counters, proto string) *tlsClient
 	return &tlsClient{common: c, serverName: name, caFile: t.CAFile, alpn: proto, count: count}
 }
 
-// handshake does a TLS handshake on nc, or returns why the peer is not trusted. It does not close nc.
+// handshake does a TLS handshake on nc. Errors other than network errors wrap errTLS. It does not close nc.
 func (t *tlsClient) handshake(ctx context.Context, nc net.Conn) (*tls.Conn, error) {
 	config, err := t.current(ctx)
 	if err != nil {

@@ -184,7 +184,7 @@ type target struct {
 	retain func(keep func(namespace, name string) bool, now time.Time)
 }
 
-// zoneTarget returns a target that puts one kind into a store, and records the objects for which put fails: they are not served in full.
+// zoneTarget returns a target that stores the objects of one kind. It records each object that put cannot serve in full.
 func zoneTarget(
 	store *zone.Store, v *kindStatus, put func(store *zone.Store, obj runtime.Object, now time.Time) (changed bool, err error),
 ) target {

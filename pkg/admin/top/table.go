@@ -18,7 +18,7 @@ const unknownName = "(no pod)"
 // Groups returns what a line may stand for.
 func Groups() []string { return []string{"pod", "workload", "namespace", "name"} }
 
-// Columns returns the columns that lines are sorted by.
+// Columns returns the table's columns. Any one of them can be the sort key.
 func Columns() []string {
 	return []string{"queries", "upstream", "nxdomain", "search", "failed", "shed", "latency", "bytes"}
 }

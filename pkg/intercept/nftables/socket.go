@@ -28,7 +28,7 @@ const wholeBatch = "writing rules"
 // A socket is a netlink socket to netfilter.
 type socket struct {
 	conn *netlink.Conn
-	mu   sync.Mutex // held during one transaction or dump
+	mu   sync.Mutex // serializes requests and their replies on conn
 }
 
 func dial() (*socket, error) {

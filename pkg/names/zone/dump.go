@@ -33,7 +33,7 @@ const (
 	recordPod
 )
 
-// A dumper encodes records.
+// A dumper encodes the store's objects as records of a dump.
 type dumper struct {
 	emit func([]byte) error
 	buf  []byte // the current record

@@ -208,7 +208,7 @@ func (t *table[T]) load(id uint32) *T {
 	return records[id].Load()
 }
 
-// add stores the record under a new number.
+// add stores the record under an unused number: a released one if there is one, else the next.
 func (t *table[T]) add(hash uint64, record *T) (id uint32) {
 	if n := len(t.free); n > 0 {
 		id, t.free = t.free[n-1], t.free[:n-1]
