@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	nameSets = 256 // the hash of a name chooses its set
+	nameSets = 256 // number of sets; the hash of a name chooses its set
 	nameWays = 8   // names in a set
 )
 
@@ -24,7 +24,7 @@ type names struct {
 type nameSet struct {
 	mu     sync.Mutex
 	hashes [nameWays]uint64
-	ranks  [nameWays]uint64 // upper bound of the name's queries: it includes those of the names replaced
+	ranks  [nameWays]uint64 // upper bound of the name's queries: it includes the rank of the name that it replaced
 	names  [nameWays]countedName
 }
 

@@ -40,7 +40,7 @@ type Index struct {
 	names      names
 
 	byAddr      atomic.Pointer[map[netip.Addr]*Pod] // replaced on each change
-	confirmedAt atomic.Pointer[time.Time]           // nil: the state was never confirmed
+	confirmedAt atomic.Pointer[time.Time]           // nil: the pods were never confirmed
 
 	mu     sync.Mutex            // guards the following fields
 	byName map[[2]string]*Pod    // by namespace and name
@@ -49,7 +49,7 @@ type Index struct {
 }
 
 // NewIndex returns an index without pods. Its state is stale if it was not confirmed for staleAfter. host and a pod's DNS give the
-// pod's search path; nil: pods have none.
+// pod's search path; if host is nil, pods have none.
 func NewIndex(staleAfter time.Duration, host *Host) *Index {
 	x := &Index{staleAfter: staleAfter, host: host, byName: map[[2]string]*Pod{}, users: map[netip.Addr][]*Pod{}, ended: map[string]*Counts{}}
 	x.names.seed = maphash.MakeSeed()
@@ -57,8 +57,8 @@ func NewIndex(staleAfter time.Duration, host *Host) *Index {
 	return x
 }
 
-// Of returns the pod that has the address, nil if it is unknown. It allocates nothing. stale: the address may have another pod since
-// the state was last confirmed.
+// Of returns the pod that has the address, nil if there is none or more than one. It allocates nothing. stale: the pods were not
+// confirmed for the time given to NewIndex, so another pod may have the address by now.
 func (x *Index) Of(addr netip.Addr, now time.Time) (pod *Pod, stale bool) {
 	if pod = (*x.byAddr.Load())[addr]; pod == nil {
 		return nil, false
@@ -66,7 +66,7 @@ func (x *Index) Of(addr netip.Addr, now time.Time) (pod *Pod, stale bool) {
 	return pod, x.IsStale(now)
 }
 
-// IsStale reports whether the state was not confirmed for the time given to NewIndex.
+// IsStale reports whether the pods were never confirmed, or not for the time given to NewIndex.
 func (x *Index) IsStale(now time.Time) bool {
 	at := x.confirmedAt.Load()
 	return at == nil || now.Sub(*at) > x.staleAfter
@@ -121,7 +121,7 @@ func (x *Index) Retain(keep func(namespace, name string) bool) {
 // Confirm records that the pods were up to date at a time.
 func (x *Index) Confirm(at time.Time) { x.confirmedAt.Store(&at) }
 
-// endLocked removes a pod and adds its counts to its namespace's.
+// endLocked removes a pod, and adds its counts to those of its namespace's ended pods. It reports whether the index had the pod.
 func (x *Index) endLocked(k [2]string) bool {
 	if p := x.byName[k]; p != nil {
 		x.namespaceLocked(p.Namespace).add(p.usage)
@@ -159,7 +159,7 @@ func (x *Index) publishLocked() {
 // DumpVersion is the version of the records of Dump.
 const DumpVersion = 1
 
-// A dumpHead is the first record of Dump.
+// A dumpHead is the first record of a dump; the pods follow.
 type dumpHead struct {
 	Scope string        `json:"scope"` // the node and its cluster
 	Age   time.Duration `json:"age"`   // time since the last confirmation, in ns

@@ -82,7 +82,7 @@ const (
 	foundSlots = 64              // names kept for a pod; a newer one may replace an older one
 )
 
-// A found is the result for one prefix: its hash, and the index of the suffix under which the name was found.
+// A found is the result for one prefix until a time: its hash, and the index of the suffix with which the name was found to exist.
 type found struct {
 	hash  uint64
 	at    int
@@ -93,7 +93,7 @@ func (f *found) isOf(hash uint64, now time.Time) bool {
 	return f != nil && f.hash == hash && now.Before(f.until)
 }
 
-// Found returns the index of the suffix under which a name was found in the last five seconds, -1 for none. See Prefix for prefix.
+// Found returns the index of the suffix with which a name was found to exist in the last five seconds, -1 for none. See Prefix for prefix.
 func (p *SearchPath) Found(prefix []byte, now time.Time) int {
 	hash := maphash.Bytes(p.seed, prefix)
 	if f := p.found[hash%foundSlots].Load(); f.isOf(hash, now) {
@@ -102,8 +102,8 @@ func (p *SearchPath) Found(prefix []byte, now time.Time) int {
 	return -1
 }
 
-// SetFound records the index of the suffix under which a name was found, unless a smaller one is recorded. It returns
-// the recorded one.
+// SetFound records the index of the suffix with which a name was found to exist, unless a smaller index is recorded. It returns the
+// recorded index.
 func (p *SearchPath) SetFound(prefix []byte, at int, now time.Time) int {
 	hash := maphash.Bytes(p.seed, prefix)
 	slot := &p.found[hash%foundSlots]
@@ -118,7 +118,7 @@ func (p *SearchPath) SetFound(prefix []byte, at int, now time.Time) int {
 	}
 }
 
-// path returns the search path of a pod, nil if it has none, or one that some resolvers ignore or cut.
+// path returns the search path of a pod, nil if it has none, is exempt (Skip, Except), or has one that some resolvers ignore or cut.
 func (h *Host) path(namespace string, d *DNS) *SearchPath {
 	if h == nil || d.Skip || slices.Contains(h.Except, namespace) {
 		return nil

@@ -79,7 +79,7 @@ func (x *Index) UsageOf(addr netip.Addr) (*Pod, *Usage) {
 // mostNamespaces bounds the namespaces that are counted separately.
 const mostNamespaces = 50
 
-// Keys in [Index.Namespaces] for all further namespaces, and for clients without a pod. A namespace cannot have these names.
+// Keys in [Index.Namespaces] for all namespaces beyond mostNamespaces, and for clients without a pod. No namespace can have these names.
 const (
 	OtherNamespaces = "(other)"
 	NoNamespace     = "(no pod)"

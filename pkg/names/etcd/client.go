@@ -41,7 +41,7 @@ type Config struct {
 	Log           *slog.Logger
 }
 
-// A Client keeps the records of a source. It is safe for concurrent use.
+// A Client fills a source with the records of etcd, and keeps them up to date. It is safe for concurrent use.
 type Client struct {
 	cfg Config
 
@@ -81,7 +81,7 @@ func (c *Client) Source() *skydns.Source { return c.cfg.Source }
 // String names the task in logs.
 func (c *Client) String() string { return "etcd" }
 
-// Run keeps the records until ctx ends, and returns nil then. It may be called once.
+// Run keeps the source's records up to date until ctx ends, and returns nil then. It may be called once.
 func (c *Client) Run(ctx context.Context) error {
 	guard := panics.Guard{Where: "etcd", Log: c.cfg.Log, Count: &c.panics}
 	for ctx.Err() == nil {
@@ -110,7 +110,7 @@ func (c *Client) AwaitRead(ctx context.Context, limit time.Duration) error {
 	}
 }
 
-// setError records the outcome of an attempt; nil: etcd answers. It counts errors, and logs the first one and the recovery.
+// setError records the outcome of an attempt; nil: etcd answers. It counts errors, and logs the first of several and the recovery.
 func (c *Client) setError(ctx context.Context, err error) {
 	err = remote.Error(err)
 	c.mu.Lock()
@@ -125,7 +125,7 @@ func (c *Client) setError(ctx context.Context, err error) {
 		c.cfg.Log.WarnContext(ctx, "etcd unavailable, keeping its records", "err", err)
 	}
 	if err != nil {
-		c.failures.Add(1) // last: a reader of the counter finds the error
+		c.failures.Add(1) // after lastError is set: a reader of the new count finds its error
 	}
 }
 

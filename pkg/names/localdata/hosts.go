@@ -29,7 +29,7 @@ type Hosts struct {
 	ttl   uint32 // seconds
 	table atomic.Pointer[table]
 
-	// Owned by newHosts, then by Run.
+	// Used by newHosts, and after that only by Run.
 	files         []*hostsFile
 	tableOutdated bool // files were read, but a panic kept their content out of the table
 
@@ -156,14 +156,14 @@ func (f *hostsFile) reload(force bool) bool {
 	return true
 }
 
-// sameFile reports whether the file seems unchanged since was; nil: it was not read.
+// sameFile reports whether a file that has info now seems unchanged since it had was. It is false if was is nil.
 func sameFile(info, was os.FileInfo) bool {
 	return was != nil && os.SameFile(info, was) && info.ModTime().Equal(was.ModTime()) && info.Size() == was.Size()
 }
 
 // parse adds the names of a text in the format of hosts(5). It returns the number of valid names, and of lines with an error.
 func (b *builder) parse(text []byte) (names, skipped int) {
-	text = bytes.TrimPrefix(text, []byte("\ufeff")) // some editors begin a file with it
+	text = bytes.TrimPrefix(text, []byte("\ufeff")) // the byte order mark, with which some editors begin a file
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, maxFileSize+1)
 	for lines.Scan() {

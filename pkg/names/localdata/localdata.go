@@ -89,8 +89,8 @@ func (d *Data) Answer(q *wire.Query, dst []byte) (_ []byte, verdict Verdict, tar
 	return dst, None, nil
 }
 
-// AnswerHosts is Answer for the target of an alias: hosts have no aliases, so a chain of them has an end. It returns
-// false if the hosts do not have the name.
+// AnswerHosts is Answer without templates, for the target of an alias. Only templates make aliases, so a chain of aliases ends. It returns
+// false if the hosts have no answer to q.
 func (d *Data) AnswerHosts(q *wire.Query, dst []byte) ([]byte, bool) {
 	return d.hosts.table.Load().answer(q, d.hosts.ttl, dst)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// A Special is a zone of special-use names (RFC 6761), which are answered here, so that no upstream learns or answers them. It answers
-// as an upstream does, see [Special.Ask]: the cache keeps its answers.
+// A Special is a zone of special-use names (RFC 6761), which are answered here, so that no upstream learns or answers them. The cache
+// asks it as it asks an upstream, with [Special.Ask], and keeps its answers.
 type Special struct {
 	Zone []byte // name of the zone, in canonical wire form
 
@@ -83,7 +83,7 @@ func (s *Special) Ask(q []byte, _ time.Time, to wire.AnswerReceiver, batch *wire
 	to.Answered(&answer, nil, batch)
 }
 
-// lookup returns the RDATA for a name, nil if it has none, and whether the name exists.
+// lookup returns the RDATA of the record of a type at a name, nil if there is none, and whether the name exists.
 func (s *Special) lookup(name []byte, rrtype uint16) (data []byte, exists bool) {
 	switch s.kind {
 	case specialEmpty:

@@ -48,7 +48,7 @@ func newBuilder(reverse bool) *builder {
 	}
 }
 
-// add adds an address to a name, unless the name is frozen. It returns false for an invalid name.
+// add adds an address to a name, unless the name is frozen, or has it or maxAddresses already. It returns false for an invalid name.
 func (b *builder) add(text string, addr netip.Addr) bool {
 	name, err := wire.AppendPlainName(b.room[:0], text)
 	b.room = name
@@ -92,7 +92,7 @@ func contains(list, addr string) bool {
 	return false
 }
 
-// addPointer adds a PTR record from the address to the name. Unspecified addresses and wildcard names get none.
+// addPointer adds a PTR record from addr to the name, unless addr is unspecified or has maxPointers, or the name is a wildcard.
 func (b *builder) addPointer(addr netip.Addr, name []byte) {
 	if !b.reverse || addr.IsUnspecified() || isWildcard(name) || b.counts[addr] == maxPointers {
 		return
@@ -104,7 +104,7 @@ func (b *builder) addPointer(addr netip.Addr, name []byte) {
 // isWildcard reports whether the first label of the name is an asterisk.
 func isWildcard(name []byte) bool { return name[0] == 1 && name[1] == '*' }
 
-// answer appends the answer to q if the table has its name and decides about its type.
+// answer appends the answer to q if the table has the name of q and, by decides, answers its type; it also answers PTR at reverse names.
 func (t *table) answer(q *wire.Query, ttl uint32, dst []byte) ([]byte, bool) {
 	name := q.Name()
 	if h, ok := t.lookup(name); ok && decides(q.Type) {
@@ -118,8 +118,8 @@ func (t *table) answer(q *wire.Query, ttl uint32, dst []byte) ([]byte, bool) {
 	return dst, false
 }
 
-// decides reports whether only the hosts answer a type at their names: addresses, and types that lead to other addresses. An alias, or
-// the address hints of SVCB and HTTPS records (RFC 9460), would undo the override.
+// decides reports whether only the hosts answer a type at their names: addresses, and types that lead to other addresses. An alias from
+// an upstream, or the address hints of its SVCB and HTTPS records (RFC 9460), would undo the override.
 func decides(rrtype uint16) bool {
 	switch rrtype {
 	case wire.TypeA, wire.TypeAAAA, wire.TypeCNAME, wire.TypeDNAME, wire.TypeSVCB, wire.TypeHTTPS:
@@ -128,7 +128,7 @@ func decides(rrtype uint16) bool {
 	return false
 }
 
-// leaves reports whether the table has the name of q, and does not decide about its type.
+// leaves reports whether the table has the name of q, but leaves its type to templates and upstreams.
 func (t *table) leaves(q *wire.Query) bool {
 	if decides(q.Type) {
 		return false

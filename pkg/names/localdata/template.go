@@ -31,7 +31,7 @@ type Template struct {
 	match []*regexp.Regexp
 }
 
-// A Question is the input of a template's actions.
+// A Question is the input of a template's functions.
 type Question struct {
 	Name  string            // query name in lower case, with the trailing dot
 	Zone  string            // zone of the template
@@ -135,7 +135,7 @@ func (d *Data) evaluate(q *wire.Query, templates []Template) *cachedAnswer {
 	return m
 }
 
-// question returns the input for the template's actions. It returns false if no expression matches the name.
+// question returns the input for the template's functions. It returns false if no expression matches the name.
 func (a *Template) question(name string, rrtype uint16) (*Question, bool) {
 	q := &Question{Name: name, Zone: a.Zone, Type: dns.Type(rrtype).String(), Class: "IN", Group: map[string]string{}}
 	if len(a.match) == 0 {
@@ -186,7 +186,7 @@ func (a *Template) answer(question *Question, q *wire.Query) (msg []byte, target
 	if to == "" {
 		return msg, 0, nil
 	}
-	// A target that is packed in another way is left to the client.
+	// If the message does not end with the target in this form, the client must resolve the target itself.
 	if name, err := wire.AppendName(nil, to); err == nil && bytes.HasSuffix(msg, name) {
 		return msg, len(name), nil
 	}
@@ -207,8 +207,8 @@ func makeRecords(list []func(*Question) (dns.RR, error), question *Question) (ma
 	return made, nil
 }
 
-// aliasTarget returns the target of the CNAME record that the answer ends with, which it converts to lower case in m. It returns "" if
-// the caller has nothing to resolve.
+// aliasTarget returns the target of the CNAME record that the answer section ends with, and converts it to lower case in m. It returns ""
+// if there is no such record, the type asked for is CNAME, the rcode is an error, or another section has records.
 func aliasTarget(m *dns.Msg) string {
 	if m.Rcode != dns.RcodeSuccess || len(m.Answer) == 0 || len(m.Ns)+len(m.Extra) > 0 || m.Question[0].Qtype == dns.TypeCNAME {
 		return ""
@@ -232,7 +232,7 @@ type cachedAnswer struct {
 	rrtype  uint16
 	verdict Verdict
 	msg     []byte
-	target  int // with Alias: length in bytes of the external name that msg ends with
+	target  int // with Alias: length in bytes of the alias target that msg ends with
 }
 
 // matches reports whether m is the result for q's question.

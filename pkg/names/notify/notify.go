@@ -47,7 +47,7 @@ type Notifier struct {
 	servers []*server
 	changed chan struct{} // has an element after a change of a store
 
-	answered, failed atomic.Uint64 // number of messages
+	answered, failed atomic.Uint64 // number of NOTIFY messages with a good answer, and of all others
 }
 
 // New returns a Notifier.
@@ -107,7 +107,7 @@ func (n *Notifier) Run(ctx context.Context) error {
 
 // Stats are the counts of a Notifier.
 type Stats struct {
-	Answered, Failed uint64 // number of messages
+	Answered, Failed uint64 // number of NOTIFY messages with a good answer, and of all others
 	Servers          []Server
 }
 
@@ -115,7 +115,7 @@ type Stats struct {
 type Server struct {
 	Addr      netip.AddrPort `json:"address"`
 	Serial    uint32         `json:"serial"`              // serial of the cluster's last version of which a NOTIFY was answered; 0: none
-	LastError string         `json:"lastError,omitempty"` // empty once a message is answered
+	LastError string         `json:"lastError,omitempty"` // why the last NOTIFY failed; empty: it was answered, or none was sent
 }
 
 // Stats returns the counts.
@@ -153,7 +153,7 @@ func (s *server) run(ctx context.Context) {
 			pause := interval
 			if answered = s.notify(ctx); !answered {
 				pause, failed = backoff.Next(), s.n.cfg.Now()
-			} else if s.n.cfg.Now().Sub(failed) > retryLast { // not sooner: the server may fail every other time
+			} else if s.n.cfg.Now().Sub(failed) > retryLast { // a server that fails every other time keeps its longer delay
 				backoff.Reset()
 			}
 			if retry.Sleep(ctx, pause) != nil {
@@ -184,7 +184,7 @@ func (s *server) notify(ctx context.Context) bool {
 	return true
 }
 
-// failed counts a failure, and logs the first one.
+// failed counts a failed NOTIFY, and logs the first one since the server last answered.
 func (s *server) failed(ctx context.Context, name string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,7 +195,7 @@ func (s *server) failed(ctx context.Context, name string, err error) {
 	s.state.LastError = err.Error()
 }
 
-// exchange sends one message and reads the answer.
+// exchange sends a NOTIFY for the zone of that name, and reads the answer.
 func (s *server) exchange(ctx context.Context, name string) error {
 	client := &dns.Client{Timeout: timeout}
 	m := new(dns.Msg).SetNotify(name)

@@ -36,7 +36,7 @@ const (
 )
 
 // Answer appends to dst the answer to q, a query of class IN: header with QR and AA, the question in canonical case,
-// records, no OPT record. It has at most maxSize bytes: of a larger set it has a part, another one each time, with TC.
+// records, no OPT record. It has at most maxSize bytes: of a larger set it has a part, another part for each query, with TC.
 // With other verdicts than Answered and Alias it leaves dst unchanged. With Alias, target is the canonical name to resolve,
 // at the end of the answer. It does not allocate for recent answers if dst has room.
 func (s *Source) Answer(q *wire.Query, maxSize int, dst []byte) (_ []byte, verdict Verdict, target []byte) {
@@ -87,7 +87,7 @@ type answer struct {
 	hasData bool // the answer has a record of the type asked for
 	isCut   bool // a record is missing, since the message has no room for it
 	target  int  // length in bytes of the last alias's target, if that is in no zone
-	set     run  // the address records
+	set     run  // place of the address records that answer the question; see recent.set
 
 	// The name that is looked up: the question's, or the target of an alias.
 	zone  *zone
@@ -241,7 +241,7 @@ func (a *answer) pointers() []*record {
 	return list
 }
 
-// readAddresses returns the records of a path for its addresses or texts. The addresses of a zone are at apex.dns.
+// readAddresses returns the records for the addresses of a path or, with texts, for its texts. Addresses of a zone may be at apex.dns.
 func (a *answer) readAddresses(z *zone, path string, texts bool) []*record {
 	if apex := path + "dns/apex/"; path == z.path && !texts && a.exists(apex) {
 		path = apex

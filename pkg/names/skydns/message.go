@@ -172,8 +172,8 @@ func (m *message) nameOffset(at int) int {
 	return m.find(seenName, m.hash(at, len(m.dst)), at, same) - m.start
 }
 
-// lowerTTL compares the record at an offset in dst with the first of its set, and gives both the lower TTL. It returns true if that
-// is the record's: records in between still have a higher one.
+// lowerTTL compares the record at an offset in dst with the first of its set, and gives both the lower of their TTLs. It returns
+// true if the record had the lower TTL: records of the set between the two still have a higher one.
 func (m *message) lowerTTL(at int) bool {
 	fixed := m.fixedAt(at)
 	set := m.dst[at : fixed+4]

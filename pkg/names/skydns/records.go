@@ -75,7 +75,7 @@ func (r *Records) Put(key string, value []byte, leased bool) {
 	r.list = slices.Insert(r.list, at, made)
 }
 
-// Delete removes a record.
+// Delete removes the record of a key, if there is one.
 func (r *Records) Delete(key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -29,7 +29,7 @@ type Source struct {
 
 	records atomic.Pointer[Records] // nil: not read yet
 	failed  atomic.Uint64           // see Stats.Failed
-	unused  sync.Pool               // unused *answer
+	unused  sync.Pool               // *answer values to be used again
 }
 
 // A zone is a name in several forms.

@@ -26,7 +26,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/panics"
 )
 
-// A Key is a shared key.
+// A Key is a secret shared with secondary servers.
 type Key struct {
 	Name      string // canonical, with a dot at the end
 	Algorithm string // canonical name, such as dns.HmacSHA256
@@ -104,7 +104,7 @@ type Keys struct {
 	path    string
 	log     *slog.Logger
 	current atomic.Pointer[[]Key]
-	lastErr string         // error of the last check; empty: none; owned by Run
+	lastErr string         // error of the last check of the file; empty: none; only Run uses it
 	warned  rate.Sometimes // limits LogRefused
 }
 
@@ -122,7 +122,7 @@ func New(path string, log *slog.Logger) (*Keys, error) {
 // All returns the keys in the order of the file.
 func (k *Keys) All() []Key { return *k.current.Load() }
 
-// Run reads the file again when it changes, until ctx ends, and returns nil then. Keys stay while the file is bad.
+// Run reads the file again when it changes, until ctx ends, and returns nil then. While the file has an error, the previous keys stay.
 func (k *Keys) Run(ctx context.Context) error {
 	guard := panics.Guard{Where: "keys", Log: k.log}
 	filewatch.Watch(ctx, filewatch.Config{
@@ -154,7 +154,7 @@ func (k *Keys) reload(bool) time.Duration {
 	return 0
 }
 
-// LogRefused logs a refused query, at most one every ten seconds after the first five.
+// LogRefused logs a refused zone transfer, at most one every ten seconds after the first five.
 func (k *Keys) LogRefused(client netip.Addr, why string) {
 	k.warned.Do(func() { k.log.Warn("transfer refused", "client", client, "reason", why) })
 }

@@ -28,7 +28,7 @@ type Signer struct {
 	// authentic. If not, the reply has the rcode NOTAUTH.
 	Failed uint16
 
-	key    Key    // without a secret: messages are not signed (RFC 8945 section 5.3.2)
+	key    Key    // key of the query; it has no secret if the query has no valid MAC: messages are not signed then (RFC 8945 section 5.3.2)
 	mac    []byte // MAC of the query, then of the last signed message
 	query  *dns.TSIG
 	signed bool // a message of the reply was signed
@@ -110,7 +110,7 @@ func (s *Signer) Sign(msg []byte, start int, now time.Time) []byte {
 	buf := make([]byte, s.Room())
 	n, err := dns.PackRR(t, buf, 0, nil, false)
 	if err != nil {
-		return msg // the name came from a packet, so it can be packed
+		return msg // cannot be: the name of the key came from a packet or was checked by parse
 	}
 	binary.BigEndian.PutUint16(reply[10:], binary.BigEndian.Uint16(reply[10:])+1)
 	return append(msg, buf[:n]...)
@@ -131,14 +131,14 @@ func (k *Key) sum(msg, before []byte, t *dns.TSIG, next bool) []byte {
 		h.Write(timers[:])
 		return h.Sum(nil)
 	}
-	name, _ := wire.AppendName(nil, k.Name) // read from a file, and checked there
+	name, _ := wire.AppendName(nil, k.Name) // cannot fail: parse has checked the name
 	h.Write(name)
 	h.Write([]byte{0, dns.ClassANY, 0, 0, 0, 0})
 	name, _ = wire.AppendName(name[:0], k.Algorithm)
 	h.Write(name)
 	h.Write(timers[:])
 	h.Write(binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, t.Error), t.OtherLen))
-	other, _ := hex.DecodeString(t.OtherData) // unpacked by miekg/dns
+	other, _ := hex.DecodeString(t.OtherData) // cannot fail: Sign or miekg/dns has encoded it
 	h.Write(other)
 	return h.Sum(nil)
 }

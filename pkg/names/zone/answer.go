@@ -14,7 +14,7 @@ import (
 // maxAliases bounds the CNAME records of one answer.
 const maxAliases = 8
 
-// Zones are the zones of a process. No domain is below another one. The first zone that knows an address answers its reverse name.
+// Zones are the zones of a process. No domain is below that of another zone. The first zone that knows an address answers its reverse name.
 // If no zone knows the address, the first zone denies the name if that is in its reverse zones.
 type Zones []*Zone
 
@@ -22,7 +22,7 @@ type Zones []*Zone
 // the records, without an OPT record. [wire.Question.Reply] adapts it to the client. Answer keeps no reference to dst and
 // does not allocate if dst has room.
 //
-// A set that exceeds the client's size or the budget of steps is truncated, with TC set and another part for each rotation.
+// A set that exceeds the client's size or the budget of steps is truncated: it has TC, and another part of the set for each rotation.
 func (zs Zones) Answer(q *wire.Query, c Client, now time.Time, dst []byte) ([]byte, Result) {
 	return zs.answer(q, c, now, dst, false)
 }

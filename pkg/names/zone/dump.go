@@ -51,11 +51,11 @@ func (d *dumper) kind(s *Store, k Kind) {
 		each(&s.namespaces, func(n *namespace) bool { return !n.declared.Load() || d.namespace(n) })
 	case Pods:
 		each(&s.pods, d.pod)
-	case Imports, ImportSlices: // no store has them
+	case Imports, ImportSlices: // a store has them as Services and Slices
 	}
 }
 
-// each calls encode with each record of a table until it returns false.
+// each calls encode with each record of a table until encode returns false.
 func each[T any](from *table[T], encode func(*T) bool) {
 	for record := range from.all() {
 		if !encode(record) {

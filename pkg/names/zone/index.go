@@ -11,8 +11,8 @@ import (
 //
 // It holds no keys: lookups return candidates, and the reader compares the record. There is one writer at a time. A slot
 // holds the hash's upper half and a number; a reader walks from the hash's home to the first free slot. A removed number
-// leaves a deleted slot, which can be reused. A table that is too full or too empty is replaced as a whole; a reader that
-// still walks the old one started before that.
+// leaves a deleted slot, which can be reused. A table that is too full or too empty is replaced as a whole; only a reader
+// that started before the replacement still walks the old one.
 type hashIndex struct {
 	table atomic.Pointer[[]atomic.Uint64]
 	live  int // slots that hold a record number

@@ -12,12 +12,12 @@ type accounts struct {
 	bytesByNamespace map[string]int64 // bytes of services and slices
 }
 
-// fits reports whether size bytes may replace old bytes in a namespace.
+// fits reports whether the limit lets an object of size bytes replace one of old bytes in the namespace.
 func (a *accounts) fits(namespace string, size, old int) bool {
 	return a.limit == 0 || size <= old || a.bytesByNamespace[namespace]+int64(size-old) <= a.limit
 }
 
-// replace replaces old bytes of a namespace by size bytes.
+// replace counts an object of size bytes in place of one of old bytes in the namespace; 0 means none.
 func (a *accounts) replace(namespace string, size, old int) {
 	if n := a.bytesByNamespace[namespace] + int64(size-old); n > 0 {
 		a.bytesByNamespace[namespace] = n
@@ -71,7 +71,7 @@ type Stats struct {
 	Kinds    [countCount]KindStats // counts by Kind
 	Index    int64                 // bytes of the tables and indexes, without the records
 	Serial   uint32
-	Notified uint64 // notifications of owners
+	Notified uint64 // calls of Observer.OwnerChanged
 }
 
 // KindStats are the counts of one kind.

@@ -68,14 +68,14 @@ func (m *message) abandon(v Verdict, ede int) Result {
 	return Result{Verdict: v, EDE: ede}
 }
 
-// clear removes the records and the truncation.
+// clear removes all records, and TC.
 func (m *message) clear() {
 	m.dst = m.dst[:m.start+m.questionEnd()]
 	m.dst[m.start+2] &^= bitTruncated
 	m.answer = 0
 }
 
-// full reports whether the message has no room for that many more bytes, and then marks it as truncated.
+// full reports whether the message has no room for addrLen more bytes, and then marks it as truncated.
 func (m *message) full(addrLen int) bool {
 	if len(m.dst)-m.start+addrLen <= m.maxSize {
 		return false
@@ -84,7 +84,7 @@ func (m *message) full(addrLen int) bool {
 	return true
 }
 
-// truncated reports whether records are missing.
+// truncated reports whether the message has TC: records of the answer are missing.
 func (m *message) truncated() bool { return m.dst[m.start+2]&bitTruncated != 0 }
 
 // spend takes steps from the answer's budget. It reports false once the budget is exceeded.

@@ -18,7 +18,7 @@ type node struct {
 
 	total, ready     uint32 // number of entries in the slices, and of ready ones
 	named, namedSome uint8  // protocols of named ports, one bit each: in slices with a ready entry; in slices with any entry
-	partial          bool   // the service or a slice was refused
+	partial          bool   // the service or a slice was refused, see Store.Limit
 }
 
 func compareID(s *slice, id uint32) int { return cmp.Compare(s.id, id) }
@@ -75,7 +75,7 @@ func (n *node) slice(id uint32) *slice {
 	return nil
 }
 
-// mayHaveDuplicates reports whether an address or a name may occur more than once.
+// mayHaveDuplicates reports whether the node's slices may have an address, or an endpoint's name, more than once.
 func (n *node) mayHaveDuplicates() bool {
 	return len(n.slices) > 1 || len(n.slices) == 1 && n.slices[0].hasDuplicates
 }

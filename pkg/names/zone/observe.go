@@ -18,11 +18,11 @@ type Observer interface {
 	// OwnerChanged is called once readers see the change, with the owner of each name whose answer may have changed. See [Owner].
 	// Of the reverse names of a slice's endpoints, only changed ones are reported. It must not keep owner.
 	OwnerChanged(owner []byte)
-	// Changed is called at the end of a change. Changes may nest: another one may begin and end in between.
+	// Changed is called at the end of a change. Another change may begin and end between Changing and Changed of this one.
 	Changed()
 }
 
-// A reporter calls the observer. The writer calls it with mu held.
+// A reporter calls the observer. The writer calls the methods of the reporter with writer.mu held.
 type reporter struct {
 	Observer             // nil: no calls
 	domains  [][]byte    // domains of the zones, in canonical wire form
@@ -130,7 +130,7 @@ func (o *reporter) notifyAddrs(a, b string, addrLen int) {
 	}
 }
 
-// notifySlice notifies of a changed slice; either may be nil.
+// notifySlice notifies of the change of a slice from old to sl. old is nil for an added slice, sl for a removed one.
 func (o *reporter) notifySlice(old, sl *slice) {
 	switch {
 	case o.silent():

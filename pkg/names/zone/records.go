@@ -100,7 +100,7 @@ func (r *records) eachName(kind Kind, f func(namespace, name string)) {
 		for p := range r.pods.all() {
 			f(p.namespace, p.name)
 		}
-	case Imports, ImportSlices: // no store has them
+	case Imports, ImportSlices: // a store has them as Services and Slices
 	}
 }
 

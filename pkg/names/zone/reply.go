@@ -13,7 +13,7 @@ import (
 //
 // It begins with the header and the question; records follow. The owner of every record is a pointer into the question
 // or, after an alias, into the alias's RDATA, with an endpoint's label before it if needed. So all owners have the
-// case of the client's question once that replaces ours, and no pointer leads beyond the first 3,000 bytes.
+// client's case once its question replaces the canonical one, and no pointer leads beyond the first 3,000 bytes.
 type reply struct {
 	message
 	zoneName
@@ -172,11 +172,11 @@ const (
 	versionTTL     = 28800       // seconds
 )
 
-// ownName answers the zone's own names. It leaves others to the fallback, which may know them, but not in an external zone.
+// ownName answers the zone's own names. It leaves other names to the fallback, which may know them; an external zone denies them.
 func (r *reply) ownName() Result {
 	switch string(r.labelRange(0, r.labels)) {
 	case labelsDNS:
-		return r.nodata(needsNothing) // ns.dns exists
+		return r.nodata(needsNothing) // dns has no records, but exists: ns.dns is below it
 	case r.z.server:
 		return r.serverAddrs()
 	case labelsVersion:
@@ -217,7 +217,7 @@ func (r *reply) serverAddrs() Result {
 // serviceTree answers svc.<domain> and names below it, in an external zone those below the domain. For an alias it returns the target.
 func (r *reply) serviceTree() (alias string, res Result) {
 	s := serviceName{reply: r, left: r.labels - r.z.depth}
-	if s.left < -1 { // svc
+	if s.left < -1 { // the name is svc.<domain>
 		return "", r.nodata(needsNothing)
 	}
 	if len(r.z.federations) > 0 && s.left == 1 {
@@ -309,7 +309,7 @@ func (r *reply) federated(suffix string) (alias string, res Result) {
 	return alias, res
 }
 
-// reachable reports whether the service in the current name has an address here.
+// reachable reports whether the service in the current name is an ExternalName here, or has a published endpoint.
 func (r *reply) reachable() bool {
 	if ok, _ := r.z.exposes(r.labelRange(1, 2)); !ok {
 		return false
@@ -318,7 +318,7 @@ func (r *reply) reachable() bool {
 	return n != nil && n.svc != nil && (n.svc.typ == ExternalName || n.hasPublished())
 }
 
-// freshnessOf returns the worst freshness of the kinds, here and in the other zone.
+// freshnessOf returns the worst freshness of the kinds, in the zone of the current name and in r.other.
 func (r *reply) freshnessOf(g kindSet) freshness {
 	worst := fresh
 	for k := range Kind(kindCount) {

@@ -127,7 +127,7 @@ func (sel *selection) walk(addrLen int, yield func(s *slice, e int) bool) {
 	}
 }
 
-// walkNamed is walk for a selected name: it looks up the slices with the own name, then those with the address.
+// walkNamed is walk for a selected label: it looks up the slices with label as an own name, then those with the address it spells.
 func (sel *selection) walkNamed(addrLen int, yield func(s *slice, e int) bool) {
 	if sel.r.ownSlices {
 		sel.walkOwn(addrLen, yield)
@@ -151,7 +151,7 @@ func (sel *selection) walkNamed(addrLen int, yield func(s *slice, e int) bool) {
 	}
 }
 
-// walkOwn is walkNamed without the indexes.
+// walkOwn is walkNamed without the store's indexes: it reads all slices of the node.
 func (sel *selection) walkOwn(addrLen int, yield func(s *slice, e int) bool) {
 	for _, own := range []bool{true, false} {
 		for _, s := range sel.node.slices {
@@ -162,7 +162,7 @@ func (sel *selection) walkOwn(addrLen int, yield func(s *slice, e int) bool) {
 	}
 }
 
-// walkSlice is walkNamed for one slice: for entries with the own name or, without own, with the address. It reports whether to go on.
+// walkSlice is walkNamed for one slice: for entries with label as own name or, without own, with its address. It reports whether to go on.
 func (sel *selection) walkSlice(s *slice, own bool, fraction uint32, addrLen int, yield func(s *slice, e int) bool) bool {
 	from, end := s.rangeByAddr(sel.addr[:sel.addrLen])
 	if own {

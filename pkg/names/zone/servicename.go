@@ -134,7 +134,7 @@ func (s serviceName) belowClusterIP() Result {
 	return s.nxdomain(needsEndpoints)
 }
 
-// endpoint answers the name of an endpoint in the store.
+// endpoint answers the name of a published endpoint in the store. It returns false if none has the name.
 func (s serviceName) endpoint() (Result, bool) {
 	sel := newSelection(s.reply, s.n).withLabel(s.label(0))
 	if s.z.inSet() {
@@ -187,7 +187,7 @@ func (s serviceName) belowHeadless() Result {
 	return s.nxdomain(needsEndpoints)
 }
 
-// zonal answers a zonal name of a headless service, or a name between the two, such as pin._zone.<service>.
+// zonal answers a zonal name of a headless service, or a name between that and the service, such as pin._zone.<service>.
 func (s serviceName) zonal() Result {
 	if s.left == 2 {
 		return s.zonalEmpty()

@@ -263,7 +263,7 @@ func (s *slice) rangeByAddr(addr []byte) (first, end int) {
 		return first, first
 	}
 	if first+1 == end || s.addr(first+1) != string(addr) {
-		return first, first + 1 // the usual case
+		return first, first + 1 // the usual case: one entry has the address
 	}
 	return first, first + sort.Search(end-first, func(i int) bool { return s.addr(first+i) > string(addr) })
 }
@@ -276,7 +276,7 @@ func (s *slice) rangeByName(label []byte) (first, end int) {
 		return first, first
 	}
 	if first+1 == named || s.label(s.entryByName(first+1)) != string(label) {
-		return first, first + 1 // the usual case
+		return first, first + 1 // the usual case: one entry has the name
 	}
 	return first, first + sort.Search(named-first, func(k int) bool { return s.label(s.entryByName(first+k)) > string(label) })
 }

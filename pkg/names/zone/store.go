@@ -24,7 +24,7 @@ func NewStore() *Store {
 }
 
 // NewClusterSet returns an empty store for the imports of a cluster set. Its namespaces are those of the cluster's store, which must
-// still be empty. Their changes notify the set's observer too, and drop its versions if Namespace objects select what its zone has.
+// still be empty. A change of one notifies the set's observer too, and drops the set's versions if Namespace objects select its names.
 func NewClusterSet(cluster *Store) *Store {
 	s := NewStore()
 	cluster.set = &s.writer

@@ -58,7 +58,7 @@ func (t *transfer) sendSOA(serial uint32) {
 	t.send(Record{Owner: t.z.domain, Type: wire.TypeSOA, TTL: binary.BigEndian.Uint32(whole[4:]), Data: data})
 }
 
-// whole sends the zone with the nodes.
+// whole sends the whole zone: its own records and those of the nodes.
 func (t *transfer) whole(nodes []*node) {
 	slices.SortFunc(nodes, func(a, b *node) int { return strings.Compare(a.key, b.key) })
 	t.sendSOA(t.serial)
@@ -86,7 +86,7 @@ func (t *transfer) difference(changes []change, since uint32) {
 	t.sendSOA(t.serial)
 }
 
-// recordsWithout sends the records of a node that another one does not have. Either may be nil.
+// recordsWithout sends the records of node n that node other does not have. Either may be nil.
 func (t *transfer) recordsWithout(n, other *node) {
 	if n == nil {
 		return
@@ -190,7 +190,7 @@ func (t *transfer) nameRecords(n *node, labels string) {
 	}
 }
 
-// portLists returns the ports of the node.
+// portLists returns the ports of the node's service or, if that is headless, the ports of each slice.
 func portLists(n *node) (lists []portList) {
 	if n.svc.typ == ClusterIP {
 		return []portList{n.svc.ports()}
@@ -218,7 +218,7 @@ func portLabels(lists []portList) (labels []string) {
 // the zone itself. It answers a query as for a client, but without a limit on the records.
 func (t *transfer) answer(n *node, labels string, rrtype uint16) {
 	if t.err != nil || len(labels)+len(t.z.domain) > wire.MaxName {
-		return // the name is too long
+		return // the transfer has ended, or the name is too long
 	}
 	t.query = append(t.query[:0], 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0)
 	t.query = append(append(t.query, labels...), t.z.domain...)
@@ -227,7 +227,7 @@ func (t *transfer) answer(n *node, labels string, rrtype uint16) {
 	t.q.Parse(t.query)
 	r := reply{zoneName: zoneName{z: t.z}, now: t.now, ownSlices: true, message: message{q: &t.q, maxSize: math.MaxInt, steps: math.MaxInt, dst: t.dst[:0], ede: wire.EDENone}}
 	if !r.splitName(t.q.Name(), wire.HeaderLen) {
-		return // an excluded name
+		return // the zone excludes the name
 	}
 	r.begin()
 	off := len(r.dst)

@@ -24,7 +24,7 @@ type Versions struct {
 	lastBytes int              // memory of last
 	past      []version        // earlier versions, oldest first
 	bytes     int              // memory of past and last
-	given     []givenVersion   // what clients have got, oldest first
+	given     []givenVersion   // versions that secondary servers got from this process, oldest first
 }
 
 // A version is an earlier state: the nodes that the next version changed, as they were before, nil if absent.
@@ -86,7 +86,7 @@ func (v *Versions) Cut(now time.Time) (serial uint32) {
 
 // begin begins a new version, which has no changes yet.
 func (v *Versions) begin(now time.Time) {
-	defer v.store.reporter.begin()() // cached denials have the serial in their SOA record
+	defer v.store.reporter.begin()() // a change for the observer: the SOA records of earlier denials have the old serial
 	v.last, v.lastBytes = make(map[string]*node), 0
 	next, clock := v.store.Serial()+1, uint32(now.Unix())
 	if int32(clock-next) > 0 { // RFC 1982
@@ -213,7 +213,7 @@ func (v *Versions) since(z *Zone, c Secondary) (old map[string]*node, ok bool) {
 	return old, true
 }
 
-// give records that a client got a version.
+// give records that a secondary server got a version.
 func (v *Versions) give(to givenVersion) {
 	v.store.mu.Lock()
 	defer v.store.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 type writer struct {
 	*records
 
-	mu       sync.Mutex // guards the following fields; held by the callers of the methods
+	mu       sync.Mutex // guards the following fields, and serializes changes of the records; the callers of the methods hold it
 	accounts accounts
 	scratch  []byte
 	reporter reporter
@@ -39,7 +39,7 @@ func (w *writer) remove(kind Kind, namespace, name string, now time.Time) (chang
 		return w.setNamespace(name, false, now)
 	case Pods:
 		return w.setPod(namespace, name, nil, now)
-	case Imports, ImportSlices: // no store has them
+	case Imports, ImportSlices: // a store has them as Services and Slices
 	}
 	return false
 }

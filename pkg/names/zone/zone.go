@@ -166,7 +166,7 @@ func suffixesOf(list []Federation) map[string]string {
 // inSet reports whether this is the zone of a cluster set.
 func (z *Zone) inSet() bool { return z.cfg.Cluster != nil }
 
-// hasNamespace reports whether the namespace, whose label is in wire form, exists here or in the set.
+// hasNamespace reports whether the namespace, whose label is in wire form, exists in the zone's store or, for a cluster set, the cluster's.
 func (z *Zone) hasNamespace(label []byte) bool {
 	n, _ := z.cfg.Store.findNamespace(label)
 	if !n.exists() && z.inSet() {
@@ -259,7 +259,7 @@ func (z *Zone) Complete(now time.Time) bool {
 // Records calls emit with the records of a transfer to a client. It stops at the first error of emit and returns it. emit may
 // block; no lock is held.
 //
-// The whole zone is the SOA record, the others, the SOA record again (RFC 5936 section 2.2). The records are those of the
+// The whole zone is the SOA record, the other records, the SOA record again (RFC 5936 section 2.2). The records are those of the
 // last version in [Versions] or, if none are kept, the current ones. They are ordered by service name. Names that are answered but not
 // listed anywhere are omitted: those of pods, zonal names, ports without underscores.
 //
