@@ -23,10 +23,10 @@ type Pod struct {
 	DNS       DNS          `json:"dns"`
 
 	usage *Usage      // counters of the pod's queries; set by Put
-	path  *SearchPath // nil: unknown, or the agent must not walk it
+	path  *SearchPath // see SearchPath
 }
 
-// SearchPath returns the pod's search path, nil if it is unknown or the agent must not walk it.
+// SearchPath returns the pod's search path, nil if it is unknown or the agent must not try its suffixes for the pod.
 func (p *Pod) SearchPath() *SearchPath { return p.path }
 
 // String returns the namespace and the name.

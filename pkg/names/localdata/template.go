@@ -89,7 +89,7 @@ func (d *Data) answerFromTemplates(q *wire.Query, dst []byte) (_ []byte, verdict
 	if first == len(d.templates) {
 		return dst, None, nil
 	}
-	key := q.Key()[:len(q.Name())+2] // name and type only
+	key := q.Key()[:len(q.Name())+2] // name and type, without the DO and CD bits
 	place := &d.answers[maphash.Bytes(d.seed, key)%answerCacheSlots]
 	m := place.Load()
 	if m == nil || !m.matches(q) {

@@ -48,7 +48,7 @@ func (s *Source) Answer(q *wire.Query, maxSize int, dst []byte) (_ []byte, verdi
 	if records == nil {
 		return dst, NotReady, nil
 	}
-	key := q.Key()[:len(q.Name())+2] // name and type only
+	key := q.Key()[:len(q.Name())+2] // name and type, without the DO and CD bits
 	slot := &records.recent[maphash.Bytes(s.seed, key)%recentSlots]
 	changes, start := records.changes.Load(), len(dst)
 	m := slot.Load()

@@ -101,7 +101,7 @@ func (m *message) endWalk() {
 	}
 }
 
-// appendOwner appends an owner: a compression pointer to the offset in the message.
+// appendOwner appends the owner of a record: a compression pointer to the name at that offset in the message.
 func (m *message) appendOwner(at int) { m.dst = append(m.dst, 0xc0|byte(at>>8), byte(at)) }
 
 // appendFixed appends the fields between owner and RDATA.

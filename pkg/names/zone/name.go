@@ -220,7 +220,7 @@ type zoneName struct {
 	reverse bool                    // the name is a reverse name
 }
 
-// splitName makes name, at that offset in the message, the current name. It reports false for a name outside of the zone.
+// splitName makes name, at that offset in the message, the current name. It reports false if it is outside of the zone or excluded.
 func (n *zoneName) splitName(name []byte, at int) bool {
 	left := len(name) - len(n.z.domain)
 	if left < 0 || string(name[left:]) != string(n.z.domain) {

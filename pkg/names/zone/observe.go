@@ -26,9 +26,9 @@ type Observer interface {
 type reporter struct {
 	Observer             // nil: no calls
 	domains  [][]byte    // domains of the zones, in canonical wire form
-	muted    atomic.Bool // a dump is being restored: owners are not reported
+	muted    atomic.Bool // a dump is being restored: OwnerChanged is not called
 	notified uint64      // number of calls of OwnerChanged
-	buf      []byte      // room for an owner
+	buf      []byte      // room for the argument of OwnerChanged
 }
 
 // begin begins a change, which ends with the returned function.
@@ -42,7 +42,7 @@ func (o *reporter) begin() (end func()) {
 
 func (o *reporter) silent() bool { return o.Observer == nil || o.muted.Load() }
 
-// notifyOwner notifies of an owner, and keeps its memory as buf.
+// notifyOwner calls OwnerChanged with an [Owner], and keeps the memory of that as buf.
 func (o *reporter) notifyOwner(owner []byte) {
 	o.buf = owner
 	o.notified++
@@ -92,7 +92,7 @@ func (o *reporter) notifyService(n *node, old, svc *service) {
 	}
 }
 
-// sameInside reports whether two services are the same but for their external addresses. Names in external zones have no owner: the
+// sameInside reports whether two services are the same but for their external addresses. Names in external zones have no [Owner]: the
 // zone answers them before any cache is asked.
 func sameInside(old, svc *service) bool {
 	if old == nil || svc == nil {

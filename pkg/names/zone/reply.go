@@ -75,7 +75,7 @@ func (r *reply) appendSOA() {
 	binary.BigEndian.PutUint32(r.dst[at+len(soa)-soaTail:], r.z.cfg.Store.Serial())
 }
 
-// resolve answers the current name. An alias within the zones replaces the current name, until there is none.
+// resolve answers the current name. The target of an alias becomes the current name, as long as it is in the zones.
 func (r *reply) resolve(zs Zones) Result {
 	for {
 		alias, res := r.lookup()
@@ -99,7 +99,7 @@ func (r *reply) resolve(zs Zones) Result {
 }
 
 // enter makes name, at that offset in the message, the current name, in the zone that it belongs to. It reports false for a
-// name outside of the zones.
+// name that is outside of the zones, or excluded from its zone.
 func (r *reply) enter(zs Zones, name []byte, at int) bool {
 	for _, z := range zs {
 		r.z = z
@@ -110,7 +110,7 @@ func (r *reply) enter(zs Zones, name []byte, at int) bool {
 	return false
 }
 
-// leave ends the answer with an alias for a name outside of the zones.
+// leave ends the answer with an alias whose target the caller must resolve.
 func (r *reply) leave(target []byte) Result {
 	res := r.positive(needsServices)
 	res.Verdict, res.Target = Alias, target
@@ -333,7 +333,7 @@ func (r *reply) freshnessOf(g kindSet) freshness {
 	return worst
 }
 
-// positive ends the answer with its records. If one of the kinds is stale, the answer gets EDE 3.
+// positive ends the answer with its records. If the worst freshness of the kinds is stale, the answer gets EDE 3.
 func (r *reply) positive(g kindSet) Result {
 	if r.freshnessOf(g) == stale {
 		r.ede = wire.EDEStaleAnswer
@@ -341,7 +341,7 @@ func (r *reply) positive(g kindSet) Result {
 	return r.finish(wire.RcodeSuccess, 0)
 }
 
-// nxdomain denies the name. Where Fallthrough applies and the kinds are synced, the name or its alias leaves the zone instead.
+// nxdomain denies the name. If Config.Fallthrough covers it and no kind is unsynced, the verdict is NotInZone or, after an alias, Alias.
 func (r *reply) nxdomain(g kindSet) Result {
 	switch {
 	case !r.within(r.z.fallthroughs) || r.freshnessOf(g) == unsynced:
@@ -356,7 +356,7 @@ func (r *reply) nxdomain(g kindSet) Result {
 func (r *reply) nodata(g kindSet) Result { return r.deny(g, wire.RcodeSuccess, wire.EDEStaleAnswer) }
 
 // deny denies the name or type if the kinds are fresh. Otherwise it leaves the answer to the fallback. Without a fallback,
-// stale or unwatched kinds deny too, but unsynced kinds do not.
+// stale or unwatched kinds deny too, but unsynced kinds do not. If the fallback has failed, stale kinds deny too.
 func (r *reply) deny(g kindSet, rcode byte, staleCode int) Result {
 	if t := r.freshnessOf(g); t != fresh {
 		switch {
@@ -383,7 +383,7 @@ func (r *reply) denyUnlessFallback(g kindSet) Result {
 // complete reports whether the store has all objects of the kinds, even if stale: an incomplete set is no answer.
 func (r *reply) complete(g kindSet) bool { return r.freshnessOf(g) >= stale }
 
-// answerUnknown ends the answer for a name whose objects the store has not got: the fallback answers it, if there is one.
+// answerUnknown ends the answer for a name whose objects the store lacks or has refused: the fallback answers it, if there is one.
 func (r *reply) answerUnknown() Result {
 	if r.z.cfg.HasFallback() {
 		return r.abandon(UseFallback, wire.EDENone)

@@ -94,7 +94,7 @@ func (s serviceName) clusterIP() Result {
 	case s.left == 1:
 		return s.belowClusterIP()
 	case !ok, s.namesCluster():
-		return s.nxdomain(needsServices) // a zonal name, or that of an endpoint
+		return s.nxdomain(needsServices) // a zonal name, or <endpoint>.<cluster>.<svc>
 	case s.left == 2 && filter.count(s.n.svc.ports()) == 0:
 		return s.nxdomain(needsServices)
 	}
@@ -163,7 +163,7 @@ func (s serviceName) headless() Result {
 	}
 	sel := newSelection(s.reply, s.n)
 	sel.ports = filter
-	if !s.complete(needsSlices) || !sel.notEmpty() { // a partial set is not an answer
+	if !s.complete(needsSlices) || !sel.notEmpty() { // an incomplete or empty set is not an answer
 		return s.nxdomain(needsEndpoints)
 	}
 	return s.set(&sel)

@@ -256,7 +256,7 @@ func (t *transfer) answer(n *node, labels string, rrtype uint16) {
 	}
 }
 
-// externalRecords sends the records of a service with an external address or host name.
+// externalRecords sends the records of a service in an external zone: none if it has no external address or host name.
 func (t *transfer) externalRecords(n *node) {
 	e := n.svc.outside()
 	if e.alias == "" {
