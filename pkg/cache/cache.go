@@ -40,7 +40,7 @@ type Cache struct {
 
 	shards []*shard
 
-	resizing  sync.Mutex // guards successor
+	resizing  sync.Mutex // guards successor, and serializes calls of Resize
 	successor *Cache     // the resized cache that replaced this one; nil: none
 }
 
@@ -196,8 +196,8 @@ func (c *Cache) Stats() Stats {
 // which costs an upstream query.
 const ownerSlots = 4096
 
-// propagationDelay is how long after a change an upstream may still give the old answer, because its
-// watch can lag behind ours.
+// propagationDelay is how long after a change of an owner an upstream may still give the old answer: its watch of the
+// cluster can lag behind this agent's.
 const propagationDelay = time.Second
 
 // queryAgeUnit is the precision of an entry's query age, rounded up.

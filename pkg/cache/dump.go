@@ -16,7 +16,7 @@ import (
 // DumpVersion is the version of the record format of Dump.
 const DumpVersion = 1
 
-// The flags byte of a record.
+// The flags byte of a dump record.
 const (
 	dumpFreq      = maxFreq // mask of the use count
 	dumpInMain    = 1 << 2  // was in the main log
@@ -296,7 +296,7 @@ func nameOf(msg []byte) []byte {
 	return msg[wire.HeaderLen : end+1]
 }
 
-// put stores r.answer with the given storing time, if it is usable and fits.
+// put stores r.answer with the given storing time, if it is usable, fits, and its key has no entry yet.
 func (r *restorer) put(tail []byte, queryAge, recordFlags byte, hits uint16, stored int64) {
 	c := r.cache
 	name := nameOf(r.answer.Msg)

@@ -126,7 +126,7 @@ func (c *Cache) walk(low uint64, f func(s *shard, e entry)) {
 	var in *shard
 	for pos := 0; pos >= 0; {
 		s := c.lockShard(low)
-		if s != in { // the entries moved: start over
+		if s != in { // the first step, or Resize moved the entries: begin at the first position
 			in, pos = s, 0
 		}
 		pos = s.walk(pos, func(_ int, e entry) bool {
@@ -141,7 +141,7 @@ func (c *Cache) walk(low uint64, f func(s *shard, e entry)) {
 // the position to continue from, or -1 at the end. Unless f returns false it stops only at a free
 // position: no removal moves an entry across one.
 func (s *shard) walk(pos int, f func(off int, e entry) bool) (next int) {
-	for least := pos + walkStep; pos < len(s.index.slots); pos++ { // a released shard has none
+	for least := pos + walkStep; pos < len(s.index.slots); pos++ { // a shard that Resize emptied has no slots
 		slot := s.index.slots[pos]
 		if slot == 0 {
 			if pos >= least {

@@ -54,7 +54,7 @@ func everyNth(shards []*shard, first, step int) (part []*shard) {
 // worthClasses is the number of worth classes.
 const worthClasses = 2*maxFreq + 2
 
-// worthClass ranks the entries to move, from unused to most used. The lowest class is stale entries
+// worthClass ranks entries for Resize and Dump, from unused to most used. The lowest class is stale entries
 // that were not used since they expired.
 func (e entry) worthClass(state Freshness, inMain bool) int {
 	if state == Stale && e[offFlags]&flagStaleUsed == 0 {

@@ -30,8 +30,8 @@ type shard struct {
 	main   ring
 	index  index
 	// ghosts holds the hashes of entries evicted from the small log without a use. An answer
-	// that returns while it is remembered goes straight to the main log. New ghosts
-	// overwrite old ones.
+	// that is stored again while its hash is in here goes straight to the main log. New
+	// ghosts overwrite old ones.
 	ghosts    []uint32
 	now       int64 // time of the current operation, ns since the epoch
 	liveBytes int   // bytes of the entries in the index
@@ -179,8 +179,8 @@ func (s *shard) evict() {
 }
 
 // evictSmall frees the tail of the small log. A used entry moves to the main log. Until the main log
-// has been full once, other usable entries move there too. Later an unused entry is evicted and
-// becomes a ghost.
+// has been full once, other usable entries move there too. Later an unused entry is evicted, and
+// becomes a ghost unless it is disposable.
 func (s *shard) evictSmall() {
 	off := s.small.tail
 	e := s.entryAt(off)
@@ -195,7 +195,7 @@ func (s *shard) evictSmall() {
 		return
 	}
 	if state != Absent && !s.main.filled {
-		if to, ok := s.main.reserve(e.size()); ok { // there is space that was never used
+		if to, ok := s.main.reserve(e.size()); ok { // the main log has bytes that were never used
 			s.move(off, to, 0)
 			return
 		}

@@ -63,7 +63,7 @@ func NewInbox(count, size int) *Inbox {
 
 // Receive reads the datagrams that the socket holds, without waiting. It returns EAGAIN if there is none.
 //
-// RawSyscall bypasses the scheduler: the call never blocks, and releasing the processor costs more than the call.
+// RawSyscall bypasses the scheduler: the call never blocks, and releasing Go's processor for it would cost more.
 func (b *Inbox) Receive(fd uintptr) (n int, errno syscall.Errno) {
 	for {
 		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.Messages[0])), uintptr(len(b.Messages)),
@@ -113,8 +113,8 @@ func (b *Outbox) Fits(size int) bool { return b.count < len(b.messages) && b.use
 // Buffer returns the free memory, with length 0.
 func (b *Outbox) Buffer() []byte { return b.room[b.used:b.used:len(b.room)] }
 
-// Add adds a datagram, up to the count given to NewOutbox. The caller appended it to Buffer, which may have reallocated
-// it. The message has no name and no control data yet.
+// Add adds a datagram, up to the count given to NewOutbox. The caller appended it to Buffer, and append may have
+// reallocated it. The message has no name and no control data yet.
 func (b *Outbox) Add(datagram []byte) *Message {
 	if cap(datagram) == len(b.room)-b.used {
 		b.used += len(datagram)
@@ -131,8 +131,8 @@ func (b *Outbox) Datagram(i int) []byte {
 	return unsafe.Slice(v.Base, v.Len)
 }
 
-// Send sends the datagrams from the given one on, without waiting. If the kernel rejects one, it returns its index and
-// the error; the caller may go on with the next one.
+// Send sends the datagrams from the given one on, without waiting. If the kernel rejects one, Send returns its index
+// and the error; the caller may go on with the next one.
 func (b *Outbox) Send(fd uintptr, from int) (rejected int, errno syscall.Errno) {
 	for from < b.count {
 		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&b.messages[from])), uintptr(b.count-from),
@@ -148,7 +148,7 @@ func (b *Outbox) Send(fd uintptr, from int) (rejected int, errno syscall.Errno) 
 	return from, 0
 }
 
-// Reset empties the outbox and drops all references.
+// Reset empties the outbox. It drops all references to datagrams, peer names and control data.
 func (b *Outbox) Reset() {
 	for i := range b.messages[:b.count] {
 		m := &b.messages[i]

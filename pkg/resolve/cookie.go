@@ -48,8 +48,8 @@ func (c *cookieSecret) makeCookie(dst *[cookieLen]byte, received []byte, addr ne
 	return dst[:]
 }
 
-// hash returns the hash of RFC 9018 section 4.4 over the cookie without its hash and the client's
-// address.
+// hash returns the hash of RFC 9018 section 4.4: over head, the bytes of a cookie before its hash, and over
+// addr, the client's address.
 func (c *cookieSecret) hash(head []byte, addr netip.Addr) uint64 {
 	var in [16 + 16]byte
 	n := copy(in[:16], head)

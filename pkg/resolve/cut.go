@@ -13,15 +13,15 @@ import (
 const cutFilterSlots = 1 << 13
 
 // A cutFilter avoids lookups of denials that are not cached. It holds, by hash of the name, the time until
-// which a denial of the name may be cached. Denials that were never added, such as those restored from a
-// snapshot, are not used.
+// which the cache may have a denial of the name. Denials that were never added, such as those restored from
+// a snapshot, are not used.
 type cutFilter struct {
 	seed   maphash.Seed
 	latest atomic.Int64 // maximum of until, in ns since the resolver was made; 0: empty
 	until  [cutFilterSlots]atomic.Int64
 }
 
-// mayHold reports whether the denial of name may be cached.
+// mayHold returns false if the cache certainly has no denial of name that was added.
 func (c *cutFilter) mayHold(name []byte, at time.Duration) bool {
 	return c.slot(name).Load() > int64(at)
 }
@@ -36,7 +36,7 @@ func (c *cutFilter) slot(name []byte) *atomic.Int64 {
 	return &c.until[maphash.Bytes(c.seed, name)%cutFilterSlots]
 }
 
-// raise sets a time to until if that is later.
+// raise sets moment to until, unless moment is that late already.
 func raise(moment *atomic.Int64, until int64) {
 	for {
 		was := moment.Load()

@@ -63,7 +63,7 @@ func (s *DNS64) appliesTo(q *wire.Query, from *wire.Peer) bool {
 // reservedByte is the index of the address byte that is always zero (RFC 6052 section 2.2).
 const reservedByte = 8
 
-// embed writes the IPv6 address for an IPv4 address. It returns false if there is none.
+// embed writes the IPv6 address for an IPv4 address. It returns false for one that a NAT64 must not translate.
 func (s *DNS64) embed(to *[16]byte, from *[4]byte) bool {
 	if !isUsable4(from[:]) {
 		return false
@@ -92,12 +92,12 @@ func (s *DNS64) position(i int) int {
 	return first + i
 }
 
-// defaultTTL is the maximum TTL, in seconds, of synthesized addresses if the AAAA denial has no SOA
-// record within the client's reply size (RFC 6147 section 5.1.7).
+// defaultTTL is the maximum TTL, in seconds, of synthesized addresses if there is no answer to the AAAA query, or
+// if that answer has no SOA record within the client's reply size (RFC 6147 section 5.1.7).
 const defaultTTL = 600
 
-// maxSynthesizedTTL returns the maximum TTL, in seconds, of addresses synthesized because of the
-// denial m.
+// maxSynthesizedTTL returns the maximum TTL, in seconds, of records made in place of the answer m: the TTL of
+// its SOA record, or defaultTTL without one.
 func maxSynthesizedTTL(m *wire.Message) uint32 {
 	for _, r := range m.Records {
 		if r.Section == wire.Authority && r.Type == wire.TypeSOA {
@@ -155,7 +155,7 @@ const (
 func (s *DNS64) answerWellKnown(q *wire.Query, made bool, dst []byte) ([]byte, bool) {
 	start, name := len(dst), q.Name()
 	switch {
-	case !bytes.HasSuffix(name, []byte("\x04arpa\x00")): // usual case
+	case !bytes.HasSuffix(name, []byte("\x04arpa\x00")): // most queries
 		return dst, false
 	case string(name) == nameWellKnown:
 		dst = appendAnswer(dst, q)
@@ -219,7 +219,7 @@ func appendAnswer(dst []byte, q *wire.Query) []byte {
 	return q.AppendQuestion(append(dst, 0, 0, bitsAnswer, 0, 0, 1, 0, 0, 0, 0, 0, 0))
 }
 
-// appendOwn appends a record of the query name to the answer section of dst[start:], which has no
+// appendOwn appends a record owned by the query name to the answer section of dst[start:], which has no
 // other sections.
 func appendOwn(dst []byte, start int, rrtype uint16, ttl uint32, data []byte) []byte {
 	dst = append(dst, 0xc0, wire.HeaderLen)

@@ -20,7 +20,7 @@ import (
 //	made     dns64: addresses were synthesized, or A records were queried for that
 //	state    of the cache entry or the zone: a cache.Freshness, or unready
 //	age      of the entry, whole seconds
-//	left     seconds until expiry; negative: since expiry; for synthesized addresses: theirs
+//	left     seconds until the entry expires; negative: since then; for synthesized addresses: until these expire
 //	took     milliseconds from the query to its reply, if upstream was queried
 //	kept     no: the answer may not be cached
 //	below    denied name that covers all names below it
@@ -105,7 +105,7 @@ func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) [
 			ask.Type = wire.TypeA
 		}
 	}
-	a, key := w.begin(source), ask.AppendKey(nil, sought) // without a subnet
+	a, key := w.begin(source), ask.AppendKey(nil, sought) // a key without the client subnet
 	switch source {
 	case SourceUpstream:
 		if e, ok := plan.Cache.Peek(key, now); ok && e.State <= cache.PrefetchDue {
@@ -115,7 +115,7 @@ func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) [
 		}
 	case SourceZone, SourceStale, SourceFailure:
 		a.state(plan, source, key, sought, now)
-	default: // from no cache entry
+	default: // the reply is from no cache entry
 		return w.ask.AppendExplanation(msg, &w.opts, a.text)
 	}
 	a.add("took=%.2fms", float64(now.Sub(w.since))/float64(time.Millisecond))
@@ -136,7 +136,7 @@ func (w *waiter) explainFromMemory(plan *Plan, source Source, msg, name, key []b
 		if w.redirect == nil && plan.Copied != nil && plan.Copied(name, w.ask.Type) {
 			a.add("kernel=yes")
 		}
-	default: // from no cache entry
+	default: // the reply is from no cache entry
 	}
 	return w.ask.AppendExplanation(msg, &w.opts, a.text)
 }
@@ -149,7 +149,7 @@ func (w *waiter) explainShed(reason Shed, msg []byte) []byte {
 	return w.ask.AppendExplanation(msg, &w.opts, a.text)
 }
 
-// state adds the state of the zone, or of the cache entry under key or the denial of a parent name.
+// state adds the state of the zone's answer, of the cache entry under key, or of the cached denial of a parent name.
 func (a *explanation) state(p *Plan, source Source, key, name []byte, now time.Time) {
 	if source == SourceZone {
 		state := cache.Fresh.String()

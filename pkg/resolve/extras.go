@@ -80,10 +80,10 @@ func (l *lookup) askSkyDNS(dst []byte) ([]byte, Source) {
 
 // followAlias redirects the query to the target of an alias: dst[start:] is the answer so far, and its
 // last target bytes are the target's name. It answers if the hosts have the target. The query fails if
-// the alias does not fit behind the previous one.
+// the alias cannot be appended to the message of the previous aliases.
 func (l *lookup) followAlias(dst []byte, start, target int) ([]byte, Source) {
 	d := l.startRedirect()
-	d.firstAnswer, d.maxTTL = d.firstAnswer[:0], defaultTTL // drop those of the previous name
+	d.firstAnswer, d.maxTTL = d.firstAnswer[:0], defaultTTL // drop the AAAA answer and the maximum TTL of the previous name
 	if len(d.aliasMsg) == 0 {
 		d.aliasMsg = append(d.aliasMsg, dst[start:]...)
 	} else {

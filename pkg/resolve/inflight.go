@@ -47,7 +47,7 @@ import (
 var errNoRoute = errors.New("no route for the name")
 
 // inFlightBuffer holds the key, the query and the first client's question for names of about 40 bytes,
-// and a cookie. Longer ones are allocated. With this size an inFlight has 512 bytes; the next size
+// and a cookie. What does not fit is allocated. With this size an inFlight has 512 bytes; the next size
 // class would make a miss a fifth slower.
 const inFlightBuffer = 176
 
@@ -64,7 +64,7 @@ type inFlight struct {
 	client    *client       // client that the query counts for; nil: it is a refresh
 	begunAt   time.Duration // arrival of the first client's query, or start of the refresh; since the resolver was made
 	refresh   bool          // started without a client
-	ready     bool          // all fields are written, others may read them
+	ready     bool          // all fields are written, other goroutines may read them
 	completed bool          // no client can join any more
 	staleHeld bool          // a stale answer is held for a waiter
 	staleDue  bool          // with staleHeld: StaleAfter has passed
@@ -78,7 +78,7 @@ type inFlight struct {
 }
 
 // nextQuery returns the query that the worker may start for the current key. It is allocated before the
-// lock is taken, and kept for the next call if it is not used.
+// query table is locked, and kept for the next call if it is not used.
 func (l *lookup) nextQuery() *inFlight {
 	if l.worker.spareQuery == nil {
 		l.worker.spareQuery = &inFlight{r: l.worker.r}
@@ -103,8 +103,8 @@ func (l *lookup) joinableLocked(f *inFlight) *inFlight {
 	return existing
 }
 
-// prepareQuery completes a query that was added. Others may join it in the meantime; only this worker
-// accesses its other fields.
+// prepareQuery sets the route and the upstream query of f, which was added to the query table. Clients of other
+// workers may join f in the meantime. Only this worker accesses the fields that joining does not need.
 func (l *lookup) prepareQuery(f *inFlight) {
 	l.worker.spareQuery = nil
 	f.route = l.plan.route(l.Name())
@@ -185,7 +185,7 @@ func (f *inFlight) Answered(answer *wire.Message, err error, batch *wire.SendBat
 	d.complete(f)
 }
 
-// markReady allows others to read all of f. staleHeld says that the first client can get a stale
+// markReady allows other goroutines to read all of f. staleHeld says that the first client can get a stale
 // answer.
 func (f *inFlight) markReady(staleHeld bool, now time.Time) {
 	f.r.queries.mu.Lock()
@@ -218,8 +218,8 @@ func (r *Resolver) setStaleTimerLocked(at time.Duration, now time.Time) {
 // maxBatchedReplies is the number of queries whose replies are sent in one batch.
 const maxBatchedReplies = 64
 
-// serveOverdue replies with stale answers to the waiters of all queries older than StaleAfter. The
-// timer calls it.
+// serveOverdue calls serveStale for all queries in the ring that are older than StaleAfter. The stale timer
+// calls it.
 func (r *Resolver) serveOverdue() {
 	var batch wire.SendBatch
 	for n := 1; ; n++ {
@@ -235,8 +235,8 @@ func (r *Resolver) serveOverdue() {
 	}
 }
 
-// nextOverdue removes and returns the next query that is due. If none is, it sets the timer for the
-// first one.
+// nextOverdue removes and returns the first query of the ring if its waiters are due a stale answer. Otherwise it
+// sets the timer for that query, and returns nil.
 func (r *Resolver) nextOverdue(now time.Time) *inFlight {
 	t := &r.queries
 	t.mu.Lock()
@@ -255,8 +255,8 @@ func (r *Resolver) nextOverdue(now time.Time) *inFlight {
 	return f
 }
 
-// serveStale replies with the stale answer to all waiters of f. Without a stale answer they keep
-// waiting.
+// serveStale replies to all waiters of f with the answer of the zone fallback or else the stale answer. Without
+// either they keep waiting.
 func (f *inFlight) serveStale(now time.Time, batch *wire.SendBatch) {
 	f.r.queries.mu.Lock()
 	ready := f.ready

@@ -21,7 +21,7 @@ const undecided = sourceCount
 type lookup struct {
 	wire.Query // the client's query, with the name and type that are looked up
 
-	worker      *Worker // owner of the buffers and counters
+	worker      *Worker // has the buffers and counters that the lookup uses
 	plan        *Plan
 	from        *wire.Peer
 	now         time.Time
@@ -125,7 +125,7 @@ func (l *lookup) empty(source Source, rcode int, dst []byte) ([]byte, Source) {
 	return dst, source
 }
 
-// askZone asks the zones of the cluster. It redirects the query to the target of an alias from one.
+// askZone asks the zones of the cluster. It redirects the query to the target of an alias that a zone has.
 func (l *lookup) askZone(dst []byte) ([]byte, Source) {
 	start := len(dst)
 	l.worker.rotation++
@@ -192,7 +192,7 @@ func (l *lookup) askCache(dst []byte) ([]byte, Source) {
 		}
 		l.opts.EDE = wire.EDECachedError
 		return dst, SourceFailure
-	case cache.Fresh, cache.Expired, cache.Outdated: // Lookup returns neither of the last two
+	case cache.Fresh, cache.Expired, cache.Outdated: // Lookup returns neither Expired nor Outdated
 	}
 	return dst, SourceCache
 }
@@ -247,7 +247,7 @@ func (l *lookup) answerFromCut(dst []byte) ([]byte, bool) {
 
 // answerFromCutAt appends the denial that follows from the cached one of parent; child is one label
 // longer. It uses no denial of the route's own name, which exists by configuration, nor of a name above
-// it, which another server denied (CVE-2026-44687).
+// it, which a server of another route denied (CVE-2026-44687).
 func (l *lookup) answerFromCutAt(parent, child, dst []byte) ([]byte, bool) {
 	name := l.Name()
 	route := l.plan.route(name)

@@ -126,7 +126,7 @@ func (p *Plan) route(name []byte) *Route {
 	}
 }
 
-// owner returns the owner of a name, nil for none.
+// owner returns the suffix of name that identifies the cluster object of its answer, nil for none; see Plan.Owner.
 func (p *Plan) owner(name []byte) []byte {
 	if p.Owner == nil {
 		return nil

@@ -11,18 +11,18 @@ import (
 )
 
 // A queryTable holds all in-flight queries, the clients that wait for them, and the order in which these
-// get stale answers.
+// clients get stale answers.
 type queryTable struct {
 	seed maphash.Seed
 
-	mu        sync.Mutex           // guards all below, and the fields of an inFlight that several goroutines change
+	mu        sync.Mutex           // guards all below, and of each inFlight: next, joined, first once ready, ready, completed, and the fields for stale answers
 	byHash    map[uint64]*inFlight // by hash of the key; queries of one hash are linked
 	count     int                  // in-flight queries, refreshes included
 	waiting   int                  // waiting clients, over all queries
 	refreshes int
 
 	clients     map[clientKey]*client // clients with waiting or in-flight queries
-	freeClients *client               // list of unused records
+	freeClients *client               // unused accounts, linked by next
 	floods      [floodSlots]struct {  // each counts the shed queries of one client within one second
 		client clientKey
 		second int64 // Unix time
@@ -111,7 +111,7 @@ func (t *queryTable) addStaleLocked(f *inFlight) (first bool) {
 	}
 	f.staleHeld = true
 	before := t.stale.prevStale
-	for before != &t.stale && before.staleAt() > f.staleAt() { // a reload made StaleAfter shorter
+	for before != &t.stale && before.staleAt() > f.staleAt() { // f began before that query, or has a shorter StaleAfter
 		before = before.prevStale
 	}
 	f.prevStale, f.nextStale = before, before.nextStale
@@ -223,14 +223,14 @@ func fairShare(places, free int) int {
 	return free + spareWeight*max(0, free-reserve)
 }
 
-// removeWaiterLocked removes a waiter from its client's account, once.
+// removeWaiterLocked removes one waiter from the account c. It is called once for each waiter.
 func (t *queryTable) removeWaiterLocked(c *client) {
 	c.waiting--
 	t.waiting--
 	t.releaseLocked(c)
 }
 
-// addClientLocked adds a record for a client without one.
+// addClientLocked adds an account for a client without one.
 func (t *queryTable) addClientLocked(key clientKey) *client {
 	c := t.freeClients
 	if c == nil {
@@ -242,7 +242,7 @@ func (t *queryTable) addClientLocked(key clientKey) *client {
 	return c
 }
 
-// releaseLocked frees the record of a client without queries.
+// releaseLocked frees the account of a client that has neither waiting nor in-flight queries.
 func (t *queryTable) releaseLocked(c *client) {
 	if c.waiting > 0 || c.queries > 0 {
 		return

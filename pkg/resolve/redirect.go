@@ -47,8 +47,8 @@ type Rewrites struct {
 	patterns []int          // indexes of the other rules, in order
 }
 
-// NewRewrites prepares rules. It returns an error for a rule that cannot match, or that yields no
-// name.
+// NewRewrites prepares rules. It returns an error for a rule with an empty From, and for an exact rule whose From
+// or To is not a domain name.
 func NewRewrites(rules []Rewrite) (*Rewrites, error) {
 	rs := &Rewrites{exact: map[string]int{}}
 	for i, rule := range rules {

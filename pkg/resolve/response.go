@@ -44,7 +44,7 @@ func newResponse(r *Resolver, plan *Plan, now time.Time, batch *wire.SendBatch) 
 }
 
 func (d *responseBuilder) release() {
-	d.r, d.plan, d.batch, d.msg = nil, nil, nil, nil // msg is the upstream's
+	d.r, d.plan, d.batch, d.msg = nil, nil, nil, nil // msg may be the memory of the upstream's answer
 	builderPool.Put(d)
 }
 
@@ -71,7 +71,7 @@ func (d *responseBuilder) validateAndStore(f *inFlight, answer *wire.Message) er
 	if err != nil {
 		return err
 	}
-	if inconclusive { // a usable answer in the cache is better
+	if inconclusive { // a usable cached answer says more than this one
 		if e, ok := f.plan.Cache.Peek(f.key, d.now); ok && (e.State <= cache.PrefetchDue || e.State == cache.Stale || e.State == cache.StaleBackoff) {
 			return errInconclusive
 		}
@@ -89,14 +89,14 @@ func (d *responseBuilder) store(f *inFlight, life time.Duration) {
 	c := f.plan.Cache
 	d.answer.Owner, d.answer.QueriedAt = f.plan.owner(f.name()), f.r.epoch.Add(f.begunAt)
 	if life <= 0 {
-		// An answer that predates its owner's last change must not remove a newer one.
+		// An answer from before the last change of its cluster object must not remove a newer answer.
 		if d.answer.Owner == nil || !c.ChangedSince(d.answer.Owner, d.answer.QueriedAt) {
 			c.Remove(f.key)
 		}
 		return
 	}
 	d.answer.Msg, d.answer.Lifetime = d.msg, life
-	// Only the cluster DNS: other servers may deny a name for one type and have data of another, against RFC 2308 section 5.
+	// For cluster names only: other servers may deny a name for one type and have data of another, against RFC 2308 section 5.
 	d.answer.AllTypes = d.deniesName && f.route.Exact
 	c.Put(f.key, &d.answer, d.now)
 	if d.deniesName && f.plan.Cut {
@@ -125,7 +125,7 @@ func (d *responseBuilder) recordFailure(f *inFlight, err error) {
 	f.r.counts.add(countFailures)
 	d.q.Parse(f.query)
 	edns := d.q.EDNS
-	d.q.EDNS = false // no client's flags, no OPT record
+	d.q.EDNS = false // the cached failure is for all clients: it has no OPT record
 	d.buf = d.q.AppendEmpty(d.buf[:0], wire.RcodeServFail, &wire.ReplyOptions{EDE: wire.EDENone})
 	f.plan.Cache.PutFailure(f.key, d.buf, time.Second, f.plan.FailureTTL, d.now)
 	d.q.EDNS = edns

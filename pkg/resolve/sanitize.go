@@ -11,8 +11,8 @@ import (
 )
 
 // The cache stores an answer whole under its question, so that an unrelated record cannot answer
-// another question here. It could do so in a stub resolver or another cache behind this one. So only
-// these records stay (RFC 2181 section 5.4.1, CVE-2021-25220, CVE-2025-40778):
+// another question here. In a stub resolver or a cache behind this one it could. So only these
+// records stay (RFC 2181 section 5.4.1, CVE-2021-25220, CVE-2025-40778):
 //
 //	answer      the aliases that lead from the name asked for to the last name, in
 //	            this order; the data of the type asked for that the last name has;
@@ -86,7 +86,7 @@ func (s *sanitizer) keepRelated(m *wire.Message) error {
 	if err := s.sift.Keep(m, s.keptRecords(ordered)); err != nil {
 		return err
 	}
-	if m.IsReferral() { // a referral hidden by removed records
+	if m.IsReferral() { // without the removed records m is a referral
 		return errReferral
 	}
 	return nil
@@ -223,7 +223,7 @@ func (s *sanitizer) isGlue(r wire.Record) bool {
 	return ok
 }
 
-// hash returns a hash that ignores case.
+// hash returns the hash of the name at an offset, whatever its case.
 func (s *sanitizer) hash(name int) uint64 {
 	s.name = s.m.AppendName(s.name[:0], name)
 	return maphash.Bytes(s.seed, s.name)

@@ -33,17 +33,17 @@ type walk struct {
 	asked  []byte // the answer to that question, NXDOMAIN
 
 	at    int         // index of the current suffix in path.Suffixes
-	other bool        // the current lookup is for the other address family
+	other bool        // the current lookup is for the address family that rrtype is not
 	own   []byte      // answer for rrtype under the current suffix; empty: SERVFAIL
 	ede   int         // Extended DNS Error of own
 	state familyState // what own says
 	ended bool
-	found bool // own is the answer
+	found bool // the client gets own as its answer
 
 	question []byte // reused
 	answer   []byte // reused
 
-	// Set only while the walk waits for upstream, except source.
+	// source is always set, the others only while the walk waits for upstream.
 	r          *Resolver
 	plan       *Plan
 	client     waiter
@@ -177,7 +177,7 @@ func (k *walk) take(l *query, answer []byte, ede, decided int) {
 		k.end(l, state == hasAddresses && k.at > 0)
 	default:
 		k.own, k.ede, k.state = append(k.own[:0], answer...), ede, state
-		if state != hasAddresses && len(answer) > maxFirstAnswer { // own would be held while the client waits
+		if state != hasAddresses && len(answer) > maxFirstAnswer { // too large to be kept in own while the client waits
 			k.end(l, false)
 			return
 		}
@@ -243,7 +243,7 @@ func (k *walk) appendAnswer(l *query, dst []byte) ([]byte, bool) {
 	dst = binary.BigEndian.AppendUint16(dst, wire.ClassIN)
 	k.question = append(append(k.question[:0], k.prefix...), k.path.Suffixes[k.at]...)
 	dst = appendOwn(dst, start, wire.TypeCNAME, ttl, k.question)
-	if m.Parse(k.own) != nil { // empty: SERVFAIL
+	if m.Parse(k.own) != nil { // own is empty: SERVFAIL
 		return dst, false
 	}
 	return m.AppendToChain(dst, start, len(dst)-start-len(k.question))
@@ -251,7 +251,7 @@ func (k *walk) appendAnswer(l *query, dst []byte) ([]byte, bool) {
 
 // Reply implements [wire.Replier]: it takes the answer to the current lookup.
 func (k *walk) Reply(answer []byte, batch *wire.SendBatch) {
-	if answer == nil { // the client is flooding
+	if answer == nil { // the client is flooding and gets no reply, or making the reply panicked
 		k.client.end(nil, batch)
 		return
 	}

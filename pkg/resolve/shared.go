@@ -12,7 +12,7 @@ import (
 type Shared struct {
 	Source Source        // SourceZone or SourceCache
 	Key    []byte        // cache key of the answer; valid until the next call
-	Single bool          // zone answer: only a change of the name's owner, or of its namespace, ends it; false: any change of the zones does
+	Single bool          // zone answer: only a change of the name's cluster object or namespace ends it; false: any change of the zones does
 	Near   int           // zone answer: number of first addresses, which rotate apart from the others; see [zone.Result]
 	Age    time.Duration // cached answer: time since it was stored; the TTLs are counted down by its whole seconds
 	Left   time.Duration // time until the answer expires, becomes stale, or must be refreshed
@@ -43,14 +43,14 @@ func (w *Worker) SharedReply(pkt []byte, now time.Time, dst []byte) (_ []byte, s
 		s.Left, s.Near = p.Zones.FreshFor(now), q.near
 	case SourceCache:
 		s.Age, s.Left, _ = p.Cache.Validity(s.Key, now)
-	default: // Left is 0
+	default: // other replies are not shared: Left is 0
 	}
 	dst = q.Reply(dst, start, &q.opts)
 	s.Single = source == SourceZone && q.Type != wire.TypePTR && p.owner(q.Name()) != nil && isPlainSet(dst[start:], q.Type)
 	return dst, s, s.Left > 0 && !mayBeWalked(p, &q.Query, dst[start:])
 }
 
-// isPlainSet reports whether the answer begins with a record of the type asked for, not an alias: it is of one object.
+// isPlainSet reports whether the answer begins with a record of the type asked for, not an alias. Such an answer depends on one object.
 func isPlainSet(msg []byte, rrtype uint16) bool {
 	end := wire.HeaderLen
 	for msg[end] != 0 {

@@ -142,7 +142,7 @@ func (c *counters) response(source Source, rcode int, took time.Duration) {
 	c.took(took, 1)
 }
 
-// took counts replies that took a duration.
+// took counts replies that each took the given duration.
 func (c *counters) took(took time.Duration, replies uint64) {
 	c.durations[bucket(took)].Add(replies)
 	c.total.Add(int64(took) * int64(replies))

@@ -66,7 +66,7 @@ func (p *Plan) mayTransfer(client netip.Addr) bool {
 // verifies reports whether signatures of the client are verified: only clients that may transfer a zone are worth the work.
 func (p *Plan) verifies(client netip.Addr) bool { return p.Keys != nil && p.mayTransfer(client) }
 
-// start starts the transfer if there is room. signer signs its messages; nil: they are not signed.
+// start starts the transfer if fewer than maxTransfers run. signer signs its messages; nil: they are not signed.
 func (t *transfer) start(signer *tsig.Signer, batch *wire.SendBatch) {
 	r := t.r
 	stream, ok := t.to.(wire.Stream)
@@ -184,7 +184,7 @@ func (t *transfer) send() error {
 	return nil
 }
 
-// reply returns the message as a reply to the client.
+// reply returns the current message as a reply to the client.
 func (t *transfer) reply() []byte {
 	if t.readyAt.IsZero() {
 		t.readyAt = t.r.now()
@@ -219,7 +219,7 @@ const (
 	// axfrMessageSize is the size of a transfer message in bytes. Compression pointers do not
 	// reach farther, so longer messages would save nothing.
 	axfrMessageSize = 16 << 10
-	// axfrOPTRoom is the part of it, in bytes, reserved for the OPT record.
+	// axfrOPTRoom is the number of bytes of a message that are reserved for the OPT record.
 	axfrOPTRoom = 128
 	// recordFixedLen is the length of a record between owner and RDATA.
 	recordFixedLen = 10

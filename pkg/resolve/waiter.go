@@ -19,7 +19,7 @@ type waiter struct {
 	from     *sender      // the client, for the log, the watchers and dnstap; nil: none of them
 	usage    *pods.Usage  // counters of the client's pod, or of all clients without one; nil: not counted
 	since    time.Time    // arrival of the query
-	to       wire.Replier // nil after the reply
+	to       wire.Replier // nil after the reply, or once a walk or the A query of DNS64 takes care of the client
 	client   *client      // account that this waiter counts for, see admitLocked; nil: not counted
 }
 
@@ -77,7 +77,7 @@ func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now t
 		}
 		countReply(plan, w.usage, &w.ask, from, rcode, len(msg), took)
 	}
-	if w.from != nil { // nil: no log, watcher or dnstap when the query arrived
+	if w.from != nil { // nil: there was no log, watcher or dnstap collector when the query arrived
 		q := report{&w.ask, *w.from, source, rcode, now, took, msg}
 		q.passOn(plan)
 	}
@@ -93,7 +93,7 @@ func (r *Resolver) replyShed(reason Shed, w *waiter, plan *Plan, batch *wire.Sen
 	msg := w.ask.AppendEmpty(nil, wire.RcodeServFail, &w.opts)
 	if w.ask.Explain {
 		msg = w.explainShed(reason, msg)
-		w.ask.Explain = false // done
+		w.ask.Explain = false // reply must not add another explanation
 	}
 	r.reply(plan, w, SourceShed, msg, w.since, batch)
 }
@@ -110,7 +110,7 @@ func (q *query) join(to wire.Replier) {
 	switch {
 	case c == nil:
 		silent, logIt := false, false
-		// No flood limit for TCP, where the server stops reading, nor with a stale answer, which costs no more than a hit.
+		// No flood limit for TCP, where this server stops reading, nor with a stale answer, which costs no more than a cache hit.
 		if !q.from.Stream && !q.staleHeld {
 			silent, logIt = t.floodLocked(who, q.now)
 		}
@@ -171,7 +171,7 @@ func (q *query) rejectQuery(why Shed, silent bool, to wire.Replier) {
 	if q.staleHeld {
 		d := newResponse(q.worker.r, q.plan, q.now, &q.worker.batch)
 		defer d.release()
-		// The zone was asked for an alias already.
+		// As in askCache, the target of an alias gets no zone fallback.
 		if !q.redirect.hasAlias() && d.useZoneFallback(q.plan.Zones, &q.Query) || d.useStale(q.plan.Cache, q.Key()) {
 			if why != ShedClient { // a client over its limit must not delay the refresh for others
 				q.plan.Cache.DelayRefresh(q.Key(), q.now.Add(shedBackoff), q.now)

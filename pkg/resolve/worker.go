@@ -126,8 +126,8 @@ type query struct {
 	retried    *sender       // the client as it was when the query arrived, for a DNS64 retry or a walk; nil: see from
 	elapsed    time.Duration // since the query arrived; 0 except for DNS64 retries and walks
 	cookieRoom [cookieLen]byte
-	signer     *tsig.Signer // signs the reply; nil: the query is not signed
-	addrProven bool         // the source address of a miss is verified
+	signer     *tsig.Signer // signs the reply; nil: the reply is not signed
+	addrProven bool         // the source address is verified, see clientKey; set only for a miss
 	walking    bool         // a lookup of the walk must wait for upstream
 	inner      bool         // the reply is for a walk, and not counted
 }

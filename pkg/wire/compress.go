@@ -71,7 +71,7 @@ func (c *Rewriter) Compress(m *Message) error {
 // shares no label with an earlier name.
 func hasFullOwner(m *Message) bool {
 	for _, r := range m.Records {
-		if end := int(r.TTL) - 5; m.Raw[end] == 0 && end > int(r.Owner) { // the root label, and not the root itself
+		if end := int(r.TTL) - 5; m.Raw[end] == 0 && end > int(r.Owner) { // it ends in the root label, and is not the root itself
 			return true
 		}
 	}
@@ -101,7 +101,7 @@ func (c *Rewriter) writtenAt(off, label int) int {
 		return 0
 	}
 	msg, out := c.m.Raw, c.out[c.start:]
-	for to := at; to < len(out); { // otherwise the candidate belongs to the name that is being written
+	for to := at; to < len(out); { // the end of out: the candidate is part of the name that is being written
 		off, to = follow(msg, off), follow(out, to)
 		n := int(msg[off]) + 1
 		switch {

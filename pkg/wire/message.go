@@ -444,7 +444,7 @@ func (m *Message) AppendToChain(buf []byte, start, target int) ([]byte, bool) {
 	return buf, true
 }
 
-// relocateRecord corrects the pointers of the record r of msg. moved maps a label's old offset to its new one, or to -1.
+// relocateRecord corrects the pointers of r in msg, or returns false like relocateName. moved maps old label offsets to new ones, or to -1.
 func relocateRecord(msg []byte, r Record, moved func(int) int) bool {
 	off := relocateName(msg, int(r.Owner), moved)
 	if off < 0 {
@@ -461,7 +461,7 @@ func relocateRecord(msg []byte, r Record, moved func(int) int) bool {
 }
 
 // relocateName corrects the pointer at the end of the name at off, if it has one. It returns the
-// offset after the name, or -1 if the pointer's label is gone.
+// offset after the name, or -1 if the pointer's label is gone or out of reach.
 func relocateName(msg []byte, off int, moved func(int) int) int {
 	off = labelsEnd(msg, off)
 	if msg[off] == 0 {

@@ -100,7 +100,7 @@ func (q *Query) Parse(pkt []byte) (rcode int) {
 	return rcode
 }
 
-// parseIXFR reads the records before the additional section, at off. Only an IXFR query has one:
+// parseIXFR reads the records before the additional section, at off. Only an IXFR query has such a record:
 // the SOA record of the client's zone version, in the authority section (RFC 1995 section 3). It
 // returns the offset after it, or -1.
 func (q *Query) parseIXFR(pkt []byte, off int) int {
@@ -192,7 +192,7 @@ func (q *Query) parseOPT(opt []byte) (rcode int) {
 	q.UDPSize = max(binary.BigEndian.Uint16(opt), MinUDP)
 	q.DO = opt[4]&0x80 != 0
 	if opt[3] != 0 {
-		return RcodeBadVers // the options of another version may have another shape
+		return RcodeBadVers // the options of another EDNS version may have another layout
 	}
 	options := opt[8:]
 	for n := 0; len(options) > 0; n++ {
@@ -212,7 +212,7 @@ func (q *Query) parseOPT(opt []byte) (rcode int) {
 	return RcodeSuccess
 }
 
-// parseOption reads one option and reports whether its length is valid. It ignores unknown options
+// parseOption reads one option and reports whether its data are valid. It ignores unknown options
 // (RFC 6891 section 6.1.2) and repeated ones after the first.
 func (q *Query) parseOption(code uint16, data []byte) bool {
 	switch code {
@@ -476,7 +476,7 @@ type MatchResult uint8
 
 // The results of Match.
 const (
-	NoMatch      MatchResult = iota // another question, or no answer
+	NoMatch      MatchResult = iota // not an answer to the query, or one to another question
 	CaseMismatch                    // the same question in other case: acceptable only without 0x20
 	ExactMatch                      // the same bytes
 	// NoEDNS is a bare header with FORMERR or NOTIMP for a query with an OPT record: the answer of a server

@@ -206,7 +206,7 @@ func Truncate(msg []byte, limit int) []byte {
 		return msg
 	}
 	end := plainNameEnd(msg, HeaderLen) + 4
-	boundary := end                // the last valid cut at or before end
+	boundary := end                // the last offset, at most end, at which msg may be cut
 	var counts, kept sectionCounts // numbers of the records before end, and before boundary
 	for section := range Additional + 1 {
 		previous := -1

@@ -10,7 +10,7 @@ import (
 // A Rewriter rewrites answers with other names or addresses, or with some of their records only. The
 // zero value is ready for use and can be reused.
 //
-// It writes names label by label up to one that the new message already has, so the compression of
+// It writes names label by label up to a label that the new message already has, so the compression of
 // the old message does not matter. A renamed name is compressed against the new question and
 // earlier copies of itself only.
 type Rewriter struct {
@@ -124,7 +124,7 @@ func (c *Rewriter) finish() []byte {
 	return out
 }
 
-// count counts r, which was appended at an offset. If it exceeds the message size, count removes it
+// count counts r, which was appended at an offset. If the new message exceeds MaxMessage, count removes r
 // and returns false.
 func (c *Rewriter) count(r Record, at int) bool {
 	if len(c.out)-c.start > MaxMessage {
@@ -197,7 +197,7 @@ func hasPlainTarget(rrtype uint16) bool {
 // returns the offset of the rest.
 func (c *Rewriter) copyTarget(r Record) int {
 	off, target := r.Data(), c.m.Target(r)
-	if target < off || !c.lookup(target) { // no target, or the owner
+	if target < off || !c.lookup(target) { // r has no target, its target is the root (which means the owner), or the target keeps its name
 		return off
 	}
 	c.out = append(c.out, c.m.Raw[off:target]...)
