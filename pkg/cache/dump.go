@@ -214,8 +214,8 @@ func restoreClass(flags byte, hits uint64) int {
 // A restorer is reused for all records.
 type restorer struct {
 	cache   *Cache
-	at      int64
-	passed  time.Duration
+	at      int64         // time of Restore, ns since the epoch
+	passed  time.Duration // since the dump
 	owner   func(name []byte) []byte
 	entries int
 

@@ -46,7 +46,7 @@ const (
 const (
 	flagDead       = 1 << iota // replaced or removed; its bytes are freed once it is at its log's tail
 	flagFailure                // a cached failure
-	flagPrefetched             // its prefetch was requested
+	flagPrefetched             // Lookup has returned PrefetchDue for it
 	flagDenial                 // denies its name for all types
 	flagStaleUsed              // was used after it expired
 )
@@ -61,7 +61,7 @@ func entrySize(tail, ttls, msg int) int {
 	return (headerLen + tail + 2*ttls + msg + 7) &^ 7
 }
 
-// encode writes the whole entry. It is stored at the time at under k, with rrtype in place of k's
+// encode writes the whole entry, for storing at the time at. Its key is k, with rrtype in place of k's
 // type.
 func (e entry) encode(k *key, rrtype uint16, a *Answer, flags byte, at int64) {
 	clear(e[:headerLen])
@@ -126,7 +126,7 @@ func (e entry) owner() uint16 { return binary.LittleEndian.Uint16(e[offOwner:]) 
 // queriedAt returns when upstream was queried, in ns since the epoch.
 func (e entry) queriedAt() int64 { return e.stored() - int64(e[offQueryAge])*int64(queryAgeUnit) }
 
-// name and rrtype return the question that the entry answers or denies.
+// name and rrtype return the question that the entry answers or denies; type 0 stands for all types.
 func (e entry) name() []byte { return e.msg()[wire.HeaderLen:][:int(e[offName])+1] }
 
 func (e entry) rrtype() uint16 {

@@ -25,7 +25,7 @@ type Entry struct {
 	Type   uint16    // 0: all types, because the name does not exist
 	DO, CD bool      // flags of the questions it answers
 	Subnet []byte    // RFC 7871 option data; nil: none
-	State  Freshness // PrefetchDue: its prefetch was requested; never Absent
+	State  Freshness // PrefetchDue: Lookup has returned that for it; never Absent
 	Rcode  int
 	Age    time.Duration // since it was stored
 	Left   time.Duration // until expiry; negative: since expiry

@@ -319,7 +319,7 @@ type Answer struct {
 
 // Put stores a under key, which must contain the name and type of its question and everything else
 // that answers depend on. It replaces an older answer and the denial of the name for all types. Put keeps
-// no reference to a or key. It counts and drops an answer that is too large, lives less than a second, denies only type 0,
+// no reference to a or key. It counts and drops an answer that is too large, lives less than a second, answers type 0 alone,
 // has too long a key, or whose owner changed too recently.
 func (c *Cache) Put(key []byte, a *Answer, now time.Time) {
 	k, at := c.key(key), c.nanos(now)

@@ -43,7 +43,7 @@ func (c *Cache) resize(n, size int, now time.Time) (*Cache, error) {
 	return d, nil
 }
 
-// everyNth returns every step-th shard, beginning with the one at index first.
+// everyNth returns every step-th of the shards, beginning with the one at index first.
 func everyNth(shards []*shard, first, step int) (part []*shard) {
 	for i := first; i < len(shards); i += step {
 		part = append(part, shards[i])

@@ -296,7 +296,7 @@ func (x *index) nextPos(pos uint64) uint64 {
 	return 0
 }
 
-// distance returns the number of steps between two positions.
+// distance returns the number of steps forward between two positions.
 func (x *index) distance(from, to uint64) uint64 {
 	if to < from {
 		to += uint64(len(x.slots))
@@ -369,7 +369,7 @@ func slotOf(hash uint64, off int) uint64 {
 // continues at its base.
 type ring struct {
 	base, size int
-	head, tail int // offsets in the arena
+	head, tail int // arena offsets of the next entry to write, and of the oldest one
 	gap        int // offset where the gap begins; valid only while wrapped
 	wrapped    bool
 	filled     bool // has wrapped once: all bytes were used

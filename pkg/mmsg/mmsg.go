@@ -43,7 +43,7 @@ func (m *Message) setData(data []byte) {
 
 // An Inbox is the memory for the datagrams of one call of Receive.
 type Inbox struct {
-	Messages []Message // the caller may set their names and control buffers
+	Messages []Message // the caller may set their buffers for peer addresses (names) and control data
 	data     []byte
 	stride   int // bytes from one datagram to the next
 }
@@ -114,7 +114,7 @@ func (b *Outbox) Fits(size int) bool { return b.count < len(b.messages) && b.use
 func (b *Outbox) Buffer() []byte { return b.room[b.used:b.used:len(b.room)] }
 
 // Add adds a datagram, up to the count given to NewOutbox. The caller appended it to Buffer, and append may have
-// reallocated it. The message has no name and no control data yet.
+// reallocated it. The message has no peer address and no control data yet.
 func (b *Outbox) Add(datagram []byte) *Message {
 	if cap(datagram) == len(b.room)-b.used {
 		b.used += len(datagram)
@@ -148,7 +148,7 @@ func (b *Outbox) Send(fd uintptr, from int) (rejected int, errno syscall.Errno) 
 	return from, 0
 }
 
-// Reset empties the outbox. It drops all references to datagrams, peer names and control data.
+// Reset empties the outbox. It drops all references to datagrams, peer addresses and control data.
 func (b *Outbox) Reset() {
 	for i := range b.messages[:b.count] {
 		m := &b.messages[i]

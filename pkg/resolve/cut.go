@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// cutFilterSlots is the number of slots in a cutFilter. While fewer names are denied, few misses look up
-// a denial in vain.
+// cutFilterSlots is the number of slots in a cutFilter. While fewer names than that are denied, few cache misses look
+// up a denial in vain.
 const cutFilterSlots = 1 << 13
 
 // A cutFilter avoids lookups of denials that are not cached. It holds, by hash of the name, the time until

@@ -48,12 +48,12 @@ func (a *explanation) add(format string, args ...any) {
 	}
 }
 
-// name adds a canonical name.
+// name adds a member whose value is a canonical name.
 func (a *explanation) name(member string, name []byte) {
 	a.add("%s=%s", member, wire.AppendText(nil, name))
 }
 
-// left adds the time until expiry, rounded up to whole seconds.
+// left adds the time until expiry, rounded up to whole seconds: d, or the TTL of synthesized addresses if that is less.
 func (a *explanation) left(d time.Duration) {
 	if to := a.waiter.redirect; to != nil && to.retryA && to.synthesized {
 		d = min(d, time.Duration(to.maxTTL)*time.Second)

@@ -49,7 +49,7 @@ func (l *lookup) askStatic(dst []byte) ([]byte, Source) {
 	return dst[:start], undecided
 }
 
-// askHosts asks the hosts of the configuration for the target of an alias.
+// askHosts asks the hosts of the configuration, but no templates, for the target of an alias.
 func (l *lookup) askHosts(dst []byte) ([]byte, Source) {
 	dst, found := l.plan.LocalData.AnswerHosts(&l.Query, dst)
 	if !found {

@@ -72,7 +72,7 @@ type inFlight struct {
 
 	prevStale, nextStale *inFlight // neighbors in queryTable.stale; nil: not in the ring
 
-	first  waiter // client that started the query; zero for a refresh, and once it got a stale answer
+	first  waiter // the client whose question started the query; zero for a refresh, and once it got a stale answer
 	joined []waiter
 	buf    [inFlightBuffer]byte
 }

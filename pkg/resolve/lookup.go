@@ -158,7 +158,7 @@ func (l *lookup) zoneClient() zone.Client {
 	return zone.Client{MaxSize: l.AnswerLimit(&l.opts), Rotation: l.worker.rotation}
 }
 
-// askFallback asks the zones for a name that no upstream can answer.
+// askFallback asks the zones for a name whose upstreams are down, failed, or did not answer in time.
 func (l *lookup) askFallback(dst []byte) ([]byte, Source) {
 	start := len(dst)
 	dst, result := l.plan.Zones.AnswerStale(&l.Query, l.zoneClient(), l.now, dst)
@@ -169,7 +169,7 @@ func (l *lookup) askFallback(dst []byte) ([]byte, Source) {
 	return dst, SourceZone
 }
 
-// askCache asks the cache.
+// askCache asks the cache. After a cached failure, or in the backoff of a stale answer, it asks the zone fallback too.
 func (l *lookup) askCache(dst []byte) ([]byte, Source) {
 	start := len(dst)
 	l.addSubnetToKey()

@@ -51,7 +51,7 @@ type Plan struct {
 	Cache     *cache.Cache
 	Routes    []Route
 	UDPSize   int           // maximum bytes of a UDP reply, 512 to 4096
-	Deadline  time.Duration // maximum time for one query, from its arrival
+	Deadline  time.Duration // maximum time for one query of a client, from its arrival
 	Inflight  int           // maximum in-flight queries
 	Waiting   int           // maximum waiting clients, over all queries
 	PerClient int           // maximum waiting queries of one source address; 0: no limit

@@ -19,7 +19,7 @@ type queryTable struct {
 	byHash    map[uint64]*inFlight // by hash of the key; queries of one hash are linked
 	count     int                  // in-flight queries, refreshes included
 	waiting   int                  // waiting clients, over all queries
-	refreshes int
+	refreshes int                  // in-flight refreshes
 
 	clients     map[clientKey]*client // clients with waiting or in-flight queries
 	freeClients *client               // unused accounts, linked by next
@@ -177,7 +177,7 @@ type client struct {
 }
 
 // admitLocked accounts a waiting query to its client, and an in-flight query if begins is set.
-// detachLocked and remove undo this. It returns nil and the limit if there is no room.
+// detachLocked and remove undo this. It returns nil and the limit that is reached, if one is.
 func (t *queryTable) admitLocked(key clientKey, begins bool, plan *Plan) (c *client, why Shed) {
 	c = t.clients[key]
 	waiting, queries := 0, 0

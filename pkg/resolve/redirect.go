@@ -182,7 +182,7 @@ func appendName(dst, text []byte) ([]byte, bool) {
 //
 // restorer.restore reverses it for the answer.
 type redirect struct {
-	exists bool // hosts has the name, but leaves its type to others: NXDOMAIN becomes NODATA
+	exists bool // hosts has the name, but not the type, which other sources answer: their NXDOMAIN becomes NODATA
 
 	rule     *Rewrite // rewrite rule that was applied; nil: none
 	aliasMsg []byte   // a message that ends with the CNAME record whose target is looked up; empty: none
@@ -386,8 +386,8 @@ func (w *restorer) restoreDNS64(d *redirect, failure bool, msg []byte) restoreSt
 	return restored
 }
 
-// isBetter reports whether to return the AAAA answer, now that the A answer has no usable address. It
-// parses that answer into w.tail then. A denial of A records is better than an AAAA answer with
+// isBetter reports whether to return the AAAA answer, now that the A answer has no usable address. If so
+// it parses the AAAA answer into w.tail. A denial of A records is better than an AAAA answer with
 // IPv4-mapped addresses only. useless: there are A records, without a usable address.
 func (w *restorer) isBetter(answer []byte, useless bool) bool {
 	m := &w.denial

@@ -29,7 +29,7 @@ type QueryLog struct {
 
 	TypeName func(uint16) string // returns the name of a query type; required
 
-	count atomic.Uint64
+	count atomic.Uint64 // queries counted for Sample
 }
 
 // A Filter selects queries that match all its fields. Zero fields, except Admit, select all.
@@ -62,7 +62,7 @@ func (q *query) sender() sender {
 	return s
 }
 
-// A report is a query and its reply.
+// A report is a query of a client and its reply, for the query logs and dnstap.
 type report struct {
 	ask    *wire.Question
 	from   sender
@@ -167,7 +167,7 @@ func (w *Watchers) all() []*QueryLog {
 	return nil
 }
 
-// selects reports whether to log a query.
+// selects reports whether l logs the query q.
 func (l *QueryLog) selects(q *report) bool {
 	return (l.All ||
 		l.Errors && q.rcode != wire.RcodeSuccess && q.rcode != wire.RcodeNXDomain ||

@@ -18,7 +18,7 @@ import (
 // Config configures a Resolver.
 type Config struct {
 	Plan *Plan
-	Now  func() time.Time // the clock of in-flight queries
+	Now  func() time.Time // the clock for all but the arrival of queries
 	Rand io.Reader        // source of the cookie secret
 	Log  *slog.Logger     // nil: silent
 }

@@ -48,7 +48,7 @@ func (d *responseBuilder) release() {
 	builderPool.Put(d)
 }
 
-// process sets the outcome from the upstream answer or the error.
+// process sets the outcome (msg, source and ede) from the upstream answer or the error.
 func (d *responseBuilder) process(f *inFlight, answer *wire.Message, err error) {
 	defer func() {
 		if defect := recover(); defect != nil {
@@ -180,8 +180,8 @@ func staleEDE(msg []byte) int {
 	return wire.EDEStaleAnswer
 }
 
-// complete ends the query and replies to its waiters. The cache already has the answer, so that later
-// queries find it there.
+// complete ends the query and replies to its waiters: with the answer, else with the fallback or a stale answer, else
+// with SERVFAIL. An answer that may be stored is in the cache already, where later queries find it.
 func (d *responseBuilder) complete(f *inFlight) {
 	defer f.r.pending.Done()
 	joined := f.r.queries.remove(f)
@@ -201,8 +201,8 @@ func (d *responseBuilder) deliverAll(first *waiter, joined []waiter) {
 	}
 }
 
-// deliver replies to one waiter. A panic, which the bytes of that client's query may have caused, does
-// not affect other waiters.
+// deliver replies to one waiter, or goes on with its A query or its walk. A panic, which the bytes of that client's
+// query may have caused, does not affect other waiters.
 func (d *responseBuilder) deliver(w *waiter) {
 	defer func() {
 		if defect := recover(); defect != nil {

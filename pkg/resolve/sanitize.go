@@ -56,10 +56,10 @@ func (sanitizeError) EDE() int { return wire.EDEInvalidData }
 // DNAME record.
 type sanitizer struct {
 	m       *wire.Message
-	answers int     // records of the answer section
+	answers int     // number of records in the answer section
 	names   []int   // the chain: offsets of the query name and of each alias target
 	places  []place // place of each record, by its index
-	aliases []int   // indexes of alias records
+	aliases []int   // indexes of the alias records that have no place yet
 
 	zones   []int               // offsets of the names of zones that may have authority records
 	seed    maphash.Seed        // random, so that senders cannot construct hash collisions
@@ -359,7 +359,7 @@ func (s *sanitizer) placeAnswer() (lost int) {
 	return lost
 }
 
-// placeSignature returns the place of the records that the RRSIG record r signs.
+// placeSignature returns the place of the records that the RRSIG record r signs, or discarded if there are none.
 func (s *sanitizer) placeSignature(r wire.Record, want uint16, end int) place {
 	covered := s.m.TypeCovered(r)
 	if covered == want && s.m.SameName(int(r.Owner), end) {

@@ -166,7 +166,7 @@ func (k *walk) lookup(l *query, ask *wire.Question, opts *wire.ReplyOptions) (an
 	return answer, source != undecided
 }
 
-// take continues the walk with an answer to the current lookup. decided is the suffix that was recorded for the name,
+// take continues the walk with an answer to the current lookup. decided is the index of the suffix recorded for the name,
 // or -1.
 func (k *walk) take(l *query, answer []byte, ede, decided int) {
 	state := addressesIn(&l.worker.restorer.tail, answer)
@@ -187,7 +187,7 @@ func (k *walk) take(l *query, answer []byte, ede, decided int) {
 	}
 }
 
-// next turns to the next suffix.
+// next turns to the next suffix. It ends the walk without a result after the last one.
 func (k *walk) next() {
 	k.at, k.other = k.at+1, false
 	k.ended = k.at == len(k.path.Suffixes)

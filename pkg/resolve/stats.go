@@ -136,7 +136,7 @@ func (c *counters) add(counter int) { c.each[counter].Add(1) }
 
 func (c *counters) shed(why Shed) { c.add(countShed + int(why)) }
 
-// response counts one reply of the slow path.
+// response counts one reply that AnswerFromMemory did not give.
 func (c *counters) response(source Source, rcode int, took time.Duration) {
 	c.add(responseCounter(source, rcode))
 	c.took(took, 1)

@@ -77,7 +77,7 @@ func (v *validator) validate(bounds TTLs, m *wire.Message) (life time.Duration, 
 // error if rcode and records contradict each other.
 func isPositive(m *wire.Message) (bool, error) {
 	want, nxdomain := m.QuestionType(), m.Rcode() == wire.RcodeNXDomain
-	found := hasType(m, want) // only aliases and data of the queried type are left
+	found := hasType(m, want) // sanitize left only aliases and data of the queried type
 	if nxdomain && found && !isAlias(want) {
 		return false, errContradiction // a name that does not exist has no data
 	}

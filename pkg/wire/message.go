@@ -40,7 +40,7 @@ type Message struct {
 
 	qend       int // offset after the question
 	opt        int // offset of the OPT record, 0: none
-	optEnd     int
+	optEnd     int // offset after the OPT record
 	labelSteps int // labels and pointers visited so far, see maxLabelSteps
 	rcode      uint16
 	labels     labelSet // offsets that a compression pointer may lead to
@@ -489,7 +489,7 @@ func (m *Message) AppendDenial(dst, name []byte, rrtype uint16) ([]byte, bool) {
 	dst = append(dst, m.Raw[:HeaderLen]...)
 	dst = append(dst, name...)
 	dst = binary.BigEndian.AppendUint16(dst, rrtype)
-	dst = append(dst, m.Raw[m.qend-2:]...) // the class, and all records
+	dst = append(dst, m.Raw[m.qend-2:]...) // the class in the question, and all records
 	msg := dst[start:]
 	msg[3] &^= bitAD
 	// The new labels shift the denied name and all records.

@@ -136,8 +136,8 @@ func (c *Rewriter) count(r Record, at int) bool {
 	return true
 }
 
-// appendAAAA appends the A record r as an AAAA record with the address c.addr. It returns false if there
-// is no room.
+// appendAAAA appends the A record r as an AAAA record with the address c.addr. It returns false if the
+// new message would get too long.
 func (c *Rewriter) appendAAAA(r Record, longest uint32) bool {
 	at := len(c.out)
 	c.copyName(int(r.Owner))
@@ -149,7 +149,7 @@ func (c *Rewriter) appendAAAA(r Record, longest uint32) bool {
 	return c.count(r, at)
 }
 
-// copyRecord appends r with its names mapped. It returns false if there is no room.
+// copyRecord appends r with its names mapped. It returns false if the new message would get too long.
 func (c *Rewriter) copyRecord(r Record) bool {
 	at, msg := len(c.out), c.m.Raw
 	c.copyName(int(r.Owner))
