@@ -15,15 +15,15 @@ import (
 const capabilityTTL = 10 * time.Minute
 
 // maxTCPRetries is how many truncated answers at a time are retried over TCP while the upstream's TCP connections
-// fail. The first success shows that TCP works again; the other queries fail at once. [openLimiter] bounds how often
-// a connection is opened for them.
+// fail. The first success shows that TCP works again. Beyond the limit, truncated queries fail at once. [openLimiter]
+// bounds how often a connection is opened for the retries.
 const maxTCPRetries = 16
 
 // minEvidence is how often in a row a limitation must be observed if one observation may be chance or forged.
 const minEvidence = 3
 
-// EDNS sizes for upstreams with which the usual one fails. The large one fits an Ethernet frame (RFC 9715 section
-// 3.1): a second fragment would carry no port, ID or question that an attacker has to guess.
+// EDNS sizes for upstreams with which the usual size fails. An answer of unfragmentedUDPSize fits an Ethernet frame (RFC
+// 9715 section 3.1): a second fragment would carry no port, ID or question that an attacker has to guess.
 const (
 	smallUDPSize        = 512
 	unfragmentedUDPSize = 1400
@@ -130,7 +130,7 @@ func (c *capabilities) learnFromAnswer(a *attempt, overTCP bool, now time.Time) 
 	}
 }
 
-// learnFromRefusal learns from a refusal.
+// learnFromRefusal counts REFUSED or NOTIMP as evidence that the upstream refuses the record type. It ignores other causes.
 func (c *capabilities) learnFromRefusal(now time.Time, rrtype uint16, cause Cause) {
 	if cause != CauseRefused && cause != CauseNotImp || rrtype == wire.TypeA || rrtype == wire.TypeAAAA {
 		return // an upstream that refuses addresses refuses everything
@@ -146,7 +146,7 @@ func (c *capabilities) learnFromRefusal(now time.Time, rrtype uint16, cause Caus
 	c.refusedTypes[rrtype] = l
 }
 
-// isTypeRefused reports whether the upstream is known to refuse the type.
+// isTypeRefused reports whether the upstream is known to refuse the record type.
 func (c *capabilities) isTypeRefused(now time.Time, rrtype uint16) bool {
 	l := c.refusedTypes[rrtype]
 	return l.active(now)
@@ -181,7 +181,7 @@ const (
 	minTimeout    = 150 * time.Millisecond
 	maxTimeout    = 800 * time.Millisecond
 	timeoutSRTTs  = 4                    // the timeout is so many smoothed latencies, within minTimeout and maxTimeout
-	minHedgeDelay = 5 * time.Millisecond // lower bound for fast upstreams
+	minHedgeDelay = 5 * time.Millisecond // lower bound of the hedge delay, for fast upstreams
 	minSamples    = 16                   // round trips observed before the p95 is used
 )
 
@@ -189,7 +189,7 @@ const (
 const (
 	numRecent      = 8                       // samples kept
 	sampleInterval = time.Second / numRecent // least time between samples, so that they cover a second or more
-	forgetAfter    = time.Minute             // after so long without a sample the older ones are dropped
+	forgetAfter    = time.Minute             // after so long without a sample, all earlier samples are dropped
 	lostSample     = time.Hour               // stands for a lost attempt; longer than any round trip
 )
 

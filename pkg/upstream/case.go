@@ -65,7 +65,7 @@ func doubtReply(in *reply) (doubt, answerKind) {
 }
 
 // The bound of queries that are asked again: a burst of maxCaseChecks, then one for each caseCheckEvery queries to the
-// upstream. Beyond it the first query already goes in lower case over TCP.
+// upstream. Beyond the bound, queries go in lower case from the start, over TCP if that works.
 const (
 	caseCheckEvery = 10
 	maxCaseChecks  = 100
@@ -107,17 +107,17 @@ func (c *caseMemory) askAgain(a *attempt, tcpFails bool) {
 	a.randomCase, a.overTCP = false, !tcpFails
 }
 
-// leaveTCP moves an attempt from TCP to UDP: in random case if there was silence, otherwise in lower case.
+// leaveTCP moves an attempt from TCP to UDP: in random case if the random case got no answer, else in lower case.
 func (a *attempt) leaveTCP() { a.overTCP, a.randomCase = false, a.doubt == doubtSilence }
 
-// learn learns from a good answer. It reports whether that shows that the upstream compares names byte by byte, as was unknown.
+// learn learns from a good answer. It reports whether the upstream is now known to compare names byte by byte, and was not before.
 func (c *caseMemory) learn(a *attempt, kind answerKind, now time.Time) (found bool) {
 	switch {
 	case a.randomCase:
 		c.changes.evidence = 0
 		c.forget(a.query)
 	case a.doubt == doubtCase:
-		c.changes.observe(now, minEvidence) // one may be a forgery, which must not change the state
+		c.changes.observe(now, minEvidence) // a single answer in another case may be forged, so it is not enough
 	case a.doubt == doubtSilence, a.doubt != noDoubt && kind != a.doubted:
 		// A denial or refusal in the random case and another answer over TCP are not forged: once is enough. A SERVFAIL may
 		// have been temporary, and over UDP the second answer may be forged.
@@ -146,7 +146,7 @@ func (c *caseMemory) observe(query []byte, now time.Time, enough int) bool {
 	return l.active(now)
 }
 
-// removeOldest makes room for another domain.
+// removeOldest makes room for one more domain. It removes one with too little evidence, else the one whose limitation ends first.
 func (c *caseMemory) removeOldest() {
 	oldest, until := "", time.Time{}
 	for domain, l := range c.domains {
@@ -184,8 +184,8 @@ func (c *caseMemory) listed(now time.Time) (list []string) {
 }
 
 // caseDomain returns the domain that shares what is learned from a query: the parent of its name. A top-level domain, and
-// a name directly below one, stands for itself: such names have different owners, and one owner must not decide for the
-// others. query has a canonical name, as all queries have before they are sent.
+// a name directly below one, stands for itself: such names belong to different people, and what one of them does must not
+// affect the others. query has a canonical name, as all queries have before they are sent.
 func caseDomain(query []byte) []byte {
 	name := wire.QueryName(query)
 	if len(name) == 0 || name[0] == 0 {

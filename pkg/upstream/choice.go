@@ -95,12 +95,12 @@ func compareBool(a, b bool) int {
 // The ranks of connections for a query, best first.
 const (
 	rankGood      = iota
-	rankAged      // use only until another one is open
+	rankAged      // to be replaced: use only if no connection of rankGood has room
 	rankPreopened // opening, and no query has waited for it yet
 	rankStalled   // use only if there is no other
 )
 
-// rankLocked compares the connection with others.
+// rankLocked returns the rank of the connection for a query.
 func (c *conn) rankLocked(now time.Time) int {
 	switch {
 	case c.stalledLocked(now):
@@ -114,7 +114,7 @@ func (c *conn) rankLocked(now time.Time) int {
 }
 
 // stalledLocked reports whether a query on the connection would probably wait: it is suspect, it has been silent for
-// stallAfter with a query pending, or the peer accepts no more.
+// stallAfter with a query pending, or the peer accepts no more queries now.
 func (c *conn) stalledLocked(now time.Time) bool {
 	return c.suspect || c.silentLocked(now, stallAfter) || c.open && c.link.blocked()
 }

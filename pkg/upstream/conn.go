@@ -36,7 +36,7 @@ const (
 	stallAfter   = 800 * time.Millisecond // silence with a query pending, after which other connections are preferred
 
 	// userTimeout is how long sent bytes may stay unacknowledged, in milliseconds (RFC 5482). It ends connections over
-	// a broken path soon; the kernel's default is a quarter of an hour.
+	// a broken path after 3 s; the kernel's default is a quarter of an hour.
 	userTimeout = 3000
 )
 
@@ -74,7 +74,7 @@ type connPool struct {
 	uses      uint64     // queries ever assigned; orders connections by last use
 	lastQuery time.Time  // when a query last came
 	random    *bufio.Reader
-	lastErr   error // why the latest connection ended that got no answer; nil: an answer has come since, on any connection
+	lastErr   error // why the latest connection without an answer ended; nil: none did, or an answer has come since, on any connection
 	noIdle    bool  // close connections after their last query
 	closed    bool  // the upstream was removed: refuse queries
 	running   int   // goroutines of connections and of requests
@@ -92,7 +92,7 @@ type conn struct {
 	queries    map[uint16]*attempt // pending attempts by DNS message ID
 	open       bool                // the handshake is complete
 	preopened  bool                // opened before a query had to wait for it
-	aged       bool                // to be replaced: takes a query only if there is no better one
+	aged       bool                // to be replaced: takes a query only if no connection of rankGood has room
 	answered   bool                // an answer has come on it
 	owesAnswer bool                // a query was canceled on it since the last answer
 	suspect    bool                // a query timed out on it, and nothing has come since that query was assigned: its path may be broken
@@ -163,7 +163,7 @@ func (p *connPool) assignLocked(now time.Time, a *attempt, avoid avoided, batch 
 			c = p.openLocked(now)
 		}
 	}
-	if c == nil { // rather one that may be broken than none, but never the one on which a query timed out
+	if c == nil { // take one that may be broken rather than none, but never the one on which this query timed out
 		avoid.newest = 0
 		c = p.pickLocked(now, &avoid, len(a.query)+wire.MaxPadding, batch)
 	}
@@ -259,8 +259,8 @@ func (p *connPool) goroutineEnded() {
 	p.cond.Broadcast()
 }
 
-// cancel removes the query from its connection. A malformed answer ends an attempt on a connection, so there is none
-// to return.
+// cancel removes the query from its connection. A malformed answer ends an attempt on a connection, so there is no
+// error of one to return.
 func (p *connPool) cancel(a *attempt) error {
 	now := p.Now()
 	p.mu.Lock()
@@ -356,7 +356,7 @@ func (c *conn) run(ctx context.Context) {
 		c.fail(fmt.Errorf("connecting: %w", err))
 		return
 	}
-	defer func() { _ = nc.Close() }() // possibly a second time
+	defer func() { _ = nc.Close() }() // no effect if closeConn has closed it already
 	defer context.AfterFunc(ctx, func() { c.closeConn(nc) })()
 	c.link.serve(ctx, nc)
 }
@@ -396,7 +396,7 @@ func (c *conn) connect(ctx context.Context) (net.Conn, error) {
 	return nc, nil
 }
 
-// markOpenLocked records that the connection is open.
+// markOpenLocked records that the connection is open, and ages the suspect and surplus connections that it replaces.
 func (c *conn) markOpenLocked(now time.Time) {
 	p := c.pool
 	if len(c.queries) == 0 {
@@ -409,7 +409,7 @@ func (c *conn) markOpenLocked(now time.Time) {
 	c.open, c.agesAt = true, now.Add(age)
 	c.timer.set(now, c.agesAt, c.onTimer)
 	c.checkIdleLocked(now)
-	surplus := p.countYoungLocked() - p.Connections // opened because others may be broken
+	surplus := p.countYoungLocked() - p.Connections // young connections beyond the configured number, opened because others may be broken
 	for _, old := range slices.Clone(p.conns) {
 		switch {
 		case old.suspect:
@@ -424,7 +424,7 @@ func (c *conn) markOpenLocked(now time.Time) {
 	}
 }
 
-// onTimer ages the connection, applies the idle policy and sets the timer again.
+// onTimer ages the connection if it is time, opens the replacement of an aged one, applies the idle policy and sets the timer again.
 func (c *conn) onTimer() {
 	p := c.pool
 	now := p.Now()
@@ -452,7 +452,7 @@ func (c *conn) heardLocked(now time.Time) {
 	c.owesAnswer, c.suspect, c.unproven = false, false, false
 }
 
-// answeredLocked records that an answer came on the connection.
+// answeredLocked records that an answer came on the connection, and opens missing connections of the pool in advance.
 func (c *conn) answeredLocked(now time.Time) {
 	c.answered = true
 	c.pool.lastErr = nil
@@ -461,8 +461,8 @@ func (c *conn) answeredLocked(now time.Time) {
 
 // checkIdleLocked applies the idle policy to a connection without queries: it ends, or is checked again later.
 //
-// A connection that stays silent after its queries were canceled is closed soon. Its path may be broken, or an
-// unfinished frame or answer may block all that would follow.
+// A connection that stays silent after its queries were canceled is closed after stallAfter. Its path may be broken, or
+// an unfinished frame or answer may block all that would follow.
 func (c *conn) checkIdleLocked(now time.Time) {
 	if c.err != nil || len(c.queries) > 0 {
 		return

@@ -75,7 +75,7 @@ func (e *endpoint) transports() []transport {
 	return []transport{e.sockets, e.conns}
 }
 
-// closeIdle ends probing, closes what has no query, now or later, and refuses new queries if refuse is set.
+// closeIdle ends probing, closes each socket and connection once it has no query, and refuses new queries if refuse is set.
 func (e *endpoint) closeIdle(refuse bool) {
 	e.stopProbes()
 	for _, t := range e.transports() {
@@ -139,7 +139,7 @@ func (e *endpoint) network(overTCP bool) string {
 	return e.Network
 }
 
-// transmit passes the attempt to its transport, and to UDP if it should go over TCP and cannot.
+// transmit passes the attempt to its transport. An attempt to a UDP upstream that should go over TCP and cannot goes over UDP.
 func (e *endpoint) transmit(a *attempt, batch *wire.SendBatch) error {
 	if a.overTCP {
 		a.transport = e.conns
@@ -288,14 +288,14 @@ func (e *endpoint) recordAnswer(a *attempt, m *wire.Message, now time.Time) Fail
 	return Failure{}
 }
 
-// learnFromAnswer updates what is known of the upstream. It reports whether that is the first sign that it compares
-// names byte by byte.
+// learnFromAnswer updates what is known of the upstream. sensitive says that the upstream is now known to compare names
+// byte by byte, and was not before.
 func (e *endpoint) learnFromAnswer(a *attempt, m *wire.Message, rtt time.Duration, now time.Time) (sensitive bool) {
 	overTCP := a.transport != e.primary
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.markAliveLocked()
-	if a.udpRTT > 0 || !overTCP { // TCP takes longer
+	if a.udpRTT > 0 || !overTCP { // a round trip over TCP is longer and does not count
 		e.lastAnswer = a.sentAt.Add(rtt)
 		e.latency.observe(rtt, a.latencyStale)
 		if !a.nameSlow {
@@ -321,7 +321,7 @@ func (e *endpoint) recordBadAnswer(a *attempt, now time.Time, out Failure) Failu
 // recordFailure records that an attempt ended with an error.
 func (e *endpoint) recordFailure(a *attempt, err error, now time.Time) Failure {
 	out := failureOf(err)
-	if out.cause != CauseMalformed && (out.cause != CauseTimeout || !a.timeoutCounted) { // others are counted by the transport or by recordTimeout
+	if out.cause != CauseMalformed && (out.cause != CauseTimeout || !a.timeoutCounted) { // the transport counts malformed answers
 		e.count.failures[out.cause].Add(1)
 	}
 	if out.cause == CauseLimit {
@@ -357,7 +357,7 @@ func (e *endpoint) recordTimeout(a *attempt, now time.Time) {
 	e.lastReason.Store(uint32(Timeout))
 	onOld := e.conns.timedOut(a)
 	if onOld && a.transport != e.primary {
-		return // the connection may be broken, but the upstream accepts TCP
+		return // the connection may be broken, but it was open, so the upstream accepts TCP
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -439,9 +439,9 @@ const (
 	slowProbeEvery  = 10                     // one of so many probes is slow, beginning with the first
 )
 
-// The probes. A quick probe is abandoned when the next quick one is sent. It detects recovery soon, but that is too short
+// The probes. A quick probe is abandoned when the next quick one is sent, mostly after probeInterval. That is too short
 // for an upstream with a long round trip or slow handshakes. A slow probe may take until the next slow one. It asks
-// another question, as some filters drop that of the quick one.
+// another question than quick probes, as some filters drop theirs.
 const (
 	// quickProbe asks for the name servers of the root, which every server answers in some way. The answer itself
 	// does not matter.
@@ -453,7 +453,7 @@ const (
 	slowProbe = "\x00\x00\x01\x00\x00\x01\x00\x00\x00\x00\x00\x01\x00\x00\x06\x00\x01" + probeOPT
 )
 
-// startProbingLocked starts probing unless it is running.
+// startProbingLocked starts probing, unless it has started already or the upstream was removed.
 func (e *endpoint) startProbingLocked() {
 	if e.probing || e.probesEnded {
 		return
@@ -477,7 +477,7 @@ func (e *endpoint) stopProbingLocked() {
 	}
 }
 
-// cancelProbeLocked cancels a probe, if there is one.
+// cancelProbeLocked cancels the pending quick probe (0) or slow probe (1), if there is one.
 func (e *endpoint) cancelProbeLocked(i int) {
 	if a := e.probes[i]; a != nil {
 		_ = a.transport.cancel(a)
@@ -527,7 +527,7 @@ func (e *endpoint) handleReply(a *attempt, r reply, _ *wire.SendBatch) {
 	e.markAliveLocked()
 }
 
-// loopProbeReplyTime is how long the answer to a loop probe is still recognized.
+// loopProbeReplyTime is how long a loop probe stays pending. An answer that comes later counts as a mismatch.
 const loopProbeReplyTime = 2 * time.Second
 
 // sendLoopProbe sends a query and ignores its answer.

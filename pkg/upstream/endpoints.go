@@ -33,8 +33,8 @@ type Endpoints struct {
 // out.
 //
 // A query that begins after Set has returned goes to no server outside the two lists. A query that was sent to such a
-// server before may still get its answer from there; on failure or timeout it is sent to another one in the time that
-// is left. A server that stays, with the same Far, keeps its connections and counters.
+// server before may still get its answer from there; on failure or timeout it is sent to a server of the lists in the
+// time that is left. A server that stays, with the same Far, keeps its connections and counters.
 //
 // Set ignores addresses that are invalid or lack a port, and all beyond 256. It copies both lists.
 func (e *Endpoints) Set(ready, lastResort []Server) {
@@ -69,7 +69,7 @@ func (e *Endpoints) list() (ready, lastResort []Server, version uint64) {
 	return e.ready, e.lastResort, e.version.Load()
 }
 
-// sanitizeServers returns a copy of the list with valid addresses only.
+// sanitizeServers returns a copy of the first maxEndpoints servers with a valid address and a port.
 func sanitizeServers(servers []Server) []Server {
 	list := make([]Server, 0, min(len(servers), maxEndpoints))
 	for _, s := range servers {

@@ -47,7 +47,7 @@ type exchange struct {
 	done         bool                   // the result is final
 	timerAt      time.Time              // when the timer fires; zero: it is not set
 	failure      Failure                // the most specific failure so far; Err is nil while there is none
-	inconclusive *wire.Message          // the answer if no better one comes, see [wire.Message.IsInconclusive]; nil: none
+	inconclusive *wire.Message          // the answer if no conclusive one comes, see [wire.Message.IsInconclusive]; nil: none
 
 	callAt    time.Time // when the timer heap calls onTimer; guarded by timerHeap.mu, like heapIndex
 	heapIndex int       // index in the timer heap, counted from 1; 0: not in it
@@ -312,7 +312,7 @@ func (x *exchange) processReply(a *attempt, in reply, batch *wire.SendBatch) (wo
 	default:
 		x.recordFailedAttempt(a, out)
 	}
-	// The failure of an earlier attempt does not shorten the latest one.
+	// The failure of an earlier attempt does not shorten the wait for the latest one.
 	over = (a.index == x.numStarted-1 || x.noneLeft) && x.startNext(now, batch)
 	return false, over && x.finish(now)
 }
@@ -477,7 +477,7 @@ func (x *exchange) recordFailedAttempt(a *attempt, out Failure) {
 	}
 }
 
-// keepFailure keeps the more specific of two failures.
+// keepFailure keeps the more specific of two failures, and the later one if both have the same reason.
 func (x *exchange) keepFailure(f Failure) {
 	if x.failure.Err == nil || f.Reason >= x.failure.Reason {
 		x.failure = f

@@ -11,7 +11,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// Bounds of a fallback. Every node asks the same few servers, which may have failed together with the upstreams.
+// Bounds of a fallback. Every node asks the same few fallback servers, which may have failed together with the upstreams.
 const (
 	fallbackInflight = 32              // queries in flight, over all routes
 	fallbackTime     = 2 * time.Second // timeout of one query
@@ -59,7 +59,7 @@ type fallbackQuery struct {
 	query []byte
 	until time.Time
 	to    wire.AnswerReceiver
-	cause error // why its upstreams failed; nil: they have not answered yet
+	cause error // why the upstreams of the pool failed; nil: the fallback was not asked yet
 }
 
 // Answered implements [wire.AnswerReceiver], first for the upstreams and then for the fallback.

@@ -22,8 +22,8 @@ import (
 
 const dnsMessage = "application/dns-message" // RFC 8484 section 6
 
-// pingAfter is how long a connection receives no frame before HTTP/2 pings it. If no answer comes within the same time
-// again, the connection is closed.
+// pingAfter is how long a connection receives no frame before HTTP/2 pings it. If no answer to the ping comes
+// within pingAfter, the connection is closed.
 const pingAfter = dropSilentAfter / 2
 
 // An httpsConn is the link of an HTTP/2 connection (RFC 8484). Each query is a request with its own goroutine, as
@@ -55,7 +55,7 @@ func (h *httpsConn) queueLocked(a *attempt, _ *wire.SendBatch) (first bool) {
 	return len(h.queue) == 1
 }
 
-// start begins HTTP/2. The connection has a transport of its own.
+// start begins HTTP/2. Each connection has an http.Transport of its own.
 func (h *httpsConn) start(ctx context.Context, nc net.Conn) (err error) {
 	transport := &http.Transport{
 		// nc is not wrapped: the transport inspects the protocol that TLS negotiated.

@@ -118,7 +118,7 @@ func (m *loopMonitor) probeDue(now time.Time) {
 	m.scheduleLocked(0, m.probe)
 }
 
-// recheck makes the next query start a probe: the server behind the address may have changed.
+// recheck makes the next query start a probe: the server behind the address may have changed. Without a LoopDetector none starts.
 func (m *loopMonitor) recheck() {
 	if m.LoopDetector == nil {
 		m.nextProbe.Store(math.MaxInt64)
@@ -188,7 +188,7 @@ func (m *loopMonitor) probeExpired(number uint64) {
 	cleared := !m.stopped && number > m.returned
 	if cleared {
 		m.looping.Store(false)
-		m.nextProbe.Store(0) // probe again soon: another resolver in the loop may have excluded this process for now
+		m.nextProbe.Store(0) // the next query starts a probe: another resolver in the loop may have excluded this process for now
 	}
 	m.mu.Unlock()
 	if cleared {

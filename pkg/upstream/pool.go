@@ -172,7 +172,7 @@ func (p *Pool) publishSources() {
 	p.publishLocked(&snapshot{}, entries, nil)
 }
 
-// reapDrained forgets the removed upstreams without open connections.
+// reapDrained forgets the removed upstreams without open sockets and connections.
 func (p *Pool) reapDrained() {
 	p.mu.Lock()
 	var closed []*endpoint

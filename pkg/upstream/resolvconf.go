@@ -53,8 +53,8 @@ func (f *source) load() (err error) {
 	return err
 }
 
-// reload reads the file again and reports whether its servers have changed. A file that is missing or names no server
-// changes nothing.
+// reload reads the file again and reports whether its servers have changed. A file that cannot be read or names no
+// usable server changes nothing.
 func (f *source) reload(ctx context.Context) bool {
 	text, err := f.read()
 	if err != nil && !f.unreadable {

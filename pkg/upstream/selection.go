@@ -84,8 +84,8 @@ func (p *Pool) refreshSnapshot() *snapshot {
 	return next
 }
 
-// publishLocked fills next and replaces the snapshot. An upstream in both keeps its endpoint, with latency, counters
-// and connections. A removed upstream gets no more queries.
+// publishLocked fills next and replaces the current snapshot by it. An upstream in both keeps its endpoint, with latency,
+// counters and connections. A removed upstream gets no more queries.
 func (p *Pool) publishLocked(next *snapshot, entries, last []Target) {
 	known := map[Target]*endpoint{}
 	for _, e := range p.snapshot.Load().all {
@@ -113,11 +113,11 @@ func (p *Pool) publishLocked(next *snapshot, entries, last []Target) {
 	}
 }
 
-// endpointLocked takes the endpoint out of known, or makes a new one.
+// endpointLocked takes the endpoint of target k out of known, or makes a new one.
 func (p *Pool) endpointLocked(known map[Target]*endpoint, k Target) *endpoint {
 	if e := known[k]; e != nil {
 		delete(known, k)
-		e.loopMonitor.recheck() // the server behind it may have changed too
+		e.loopMonitor.recheck() // the server behind the address may have changed too
 		return e
 	}
 	e := newEndpoint(p.common, k)
@@ -132,7 +132,7 @@ type candidate struct {
 	endpoint    *endpoint
 	class       int
 	nextHealthy bool          // the next candidate is healthy: hedging makes sense
-	noOPT       bool          // it does not support EDNS: ask without an OPT record
+	noOPT       bool          // it may not support EDNS: ask without an OPT record
 	headerOnly  bool          // it answered the OPT record with a bare header, hence noOPT
 	timedOut    bool          // an attempt timed out, maybe because the answer is too large for the path
 	excluded    bool          // do not ask it again for this query
@@ -190,12 +190,12 @@ func (p *Pool) selectCandidates(list []candidate, snap *snapshot, q []byte, now 
 		list = insert(list, c, limit)
 	}
 	if len(list) > 1 {
-		// Little may be known of the first one, or it is being measured again. Do not wait longer for it than for the
-		// second.
+		// Little may be known of the first candidate, or it is being measured again. Do not wait longer for it than for
+		// the second.
 		list[0].timeout = min(list[0].timeout, list[1].timeout)
 	}
 	if len(list) == 1 || len(list) > 1 && list[1].class == classFailing {
-		list[0].hedgeDelay = 0 // no other one is better
+		list[0].hedgeDelay = 0 // no second candidate works, so none can be asked if the first is late
 	}
 	for i := 1; i < len(list); i++ {
 		list[i-1].nextHealthy = list[i].class == classHealthy
@@ -238,7 +238,7 @@ func insertSample(list []candidate, servers []*endpoint, now time.Time, rrtype u
 		list = insert(list, e.loadCandidate(now, rrtype), endpointCandidates)
 		at = (at + step) % len(servers)
 	}
-	for i := 0; !near && i < len(servers); i++ { // no endpoint of the sample is near: add the next one that is
+	for i := 0; !near && i < len(servers); i++ { // no endpoint of the sample is in this zone: add the next one that is
 		if e := servers[(at+i)%len(servers)]; !e.far {
 			list = insert(list, e.loadCandidate(now, rrtype), endpointCandidates)
 			near = true
@@ -282,8 +282,8 @@ func (e *endpoint) candidate(now time.Time, rrtype uint16) candidate {
 // client waits for it.
 const (
 	exploreEvery = 101             // queries from one exploration to the next; odd, so that it is not always the second of A and AAAA
-	exploreAfter = 5 * time.Second // time after which fewer queries are enough
-	exploreLeast = 11              // the least number of queries in any case
+	exploreAfter = 5 * time.Second // time after which exploreLeast queries are enough
+	exploreLeast = 11              // queries from one exploration to the next in any case
 )
 
 // An exploration says when the next upstream is measured.
@@ -309,15 +309,15 @@ func (x *exploration) soon() { x.queries.Store(exploreEvery) }
 // retry makes an exploration due after a few queries.
 func (x *exploration) retry() { x.queries.Store(exploreEvery - exploreLeast) }
 
-// explore makes the healthy upstream that was asked least recently the second candidate, and reports whether it is to
-// be measured by this query. Without it an upstream that gets no queries would keep the score that it had.
+// explore makes the healthy upstream of a sample that was asked least recently the second candidate, and reports whether
+// this query is to measure it. Without exploration an upstream that gets no queries would keep the score that it had.
 func (p *Pool) explore(list []candidate, snap *snapshot, q []byte, now time.Time) bool {
 	byLatency := p.Endpoints != nil || p.Policy == Fastest
 	if !byLatency || len(list) < 2 || list[0].class != classHealthy || !p.explored.due(now) {
 		return false
 	}
 	var next candidate
-	oldest := now.Add(-sampleInterval) // more recently asked ones are measured anyway
+	oldest := now.Add(-sampleInterval) // upstreams that were asked more recently are measured anyway
 	primary := snap.primary()
 	start := rand.IntN(len(primary)) //nolint:gosec // not security relevant
 	for i := range min(len(primary), sampleSize) {
@@ -338,7 +338,7 @@ func (p *Pool) explore(list []candidate, snap *snapshot, q []byte, now time.Time
 	if at > 1 {
 		list[at], list[at].nextHealthy = list[1], false
 	}
-	list[0].nextHealthy, list[1] = false, next // it is asked already, so there is no hedge
+	list[0].nextHealthy, list[1] = false, next // the second candidate is asked at once, so there is no hedge to it
 	return true
 }
 

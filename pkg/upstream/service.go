@@ -28,7 +28,7 @@ type Service struct {
 	known      bool       // the endpoints are known
 	ready      []ServiceEndpoint
 	own        []netip.AddrPort // the service's addresses
-	restoredAt time.Time        // when a snapshot's endpoints were current; zero: confirmed by the watch
+	restoredAt time.Time        // when a snapshot's endpoints were current; zero: the endpoints are not from a snapshot
 	zone       string           // topology zone of this node; empty: none, or unknown
 }
 
@@ -56,7 +56,7 @@ func (s *Service) SetZone(zone string) {
 	}
 }
 
-// setLocked marks an endpoint as far if it is known to be in another zone.
+// setLocked passes the endpoints and the service's addresses to servers. An endpoint known to be in another zone is far.
 func (s *Service) setLocked() {
 	ready := make([]Server, 0, len(s.ready))
 	for _, e := range s.ready {
