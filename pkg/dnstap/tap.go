@@ -24,7 +24,7 @@ import (
 const (
 	// maxBuffer bounds each of the two buffers in bytes. It lasts for 100 ms at 100,000 queries a second.
 	maxBuffer = 4 << 20
-	// gather is how long messages are collected for one write: each write takes the processor from the readers.
+	// gather is how long messages are collected for one write: each write takes processor time from the readers of queries.
 	gather = time.Millisecond
 	// ioTimeout bounds a handshake, and a write of one buffer.
 	ioTimeout = 10 * time.Second
@@ -142,7 +142,7 @@ func (t *Tap) drop(messages uint64) {
 	t.dropped += messages
 }
 
-// Run sends messages until ctx ends. Then it sends those in the buffer if there is a connection.
+// Run sends messages until ctx ends. Then it sends those in the buffer if there is a connection, and drops them otherwise.
 func (t *Tap) Run(ctx context.Context) error {
 	backoff := retry.Backoff{First: 100 * time.Millisecond, Last: 10 * time.Second}
 	lost := false // a warning was logged since the last connection
@@ -171,7 +171,7 @@ func (t *Tap) Run(ctx context.Context) error {
 	return nil
 }
 
-// wait waits for messages or another address.
+// wait waits for messages, another collector address, or the end of ctx.
 func (t *Tap) wait(ctx context.Context) {
 	select {
 	case <-t.wake:

@@ -33,7 +33,7 @@ type Client struct {
 
 	cfg     Config
 	conn    *conn
-	leaving chan struct{} // closed when the predecessor is about to end or has ended
+	leaving chan struct{} // closed when the predecessor is about to end, has ended, or has stopped reading
 	given   chan struct{} // closed once the predecessor has stopped reading
 	ended   sync.WaitGroup
 }
@@ -143,7 +143,7 @@ func Discard(sockets []Socket) {
 // predecessor counts as ended.
 func (t *Client) receiveAll() {
 	hurry := sync.OnceFunc(func() { close(t.leaving) })
-	defer hurry() // the predecessor has ended
+	defer hurry() // the predecessor has ended or stopped reading
 	_ = t.cfg.Recorder.Guard(t.cfg.Log).Do(context.Background(), func() error {
 		for {
 			m, err := t.conn.receiveText(0)
@@ -162,16 +162,16 @@ func (t *Client) receiveAll() {
 	})
 }
 
-// PredecessorLeaving returns a channel that is closed when the predecessor is about to end or has
-// ended. Queries in the sockets then wait for this agent.
+// PredecessorLeaving returns a channel that is closed when the predecessor is about to end, has ended
+// or has stopped reading. Queries in the sockets then wait for this agent.
 func (t *Client) PredecessorLeaving() <-chan struct{} { return t.leaving }
 
 // errPredecessorEnded reports that the predecessor ended before it confirmed the takeover.
 var errPredecessorEnded = errors.New("predecessor has ended")
 
-// TakeOver notifies the predecessor that this agent serves. It returns when the predecessor has
-// stopped reading, has ended, or does not respond in time; the error tells the last two apart. In
-// all cases this agent now owns the sockets, and the connection is closed.
+// TakeOver notifies the predecessor that this agent serves. It returns nil if the predecessor has
+// stopped reading, and an error if it has ended, does not respond in time, or ctx ends. In all cases
+// this agent now owns the sockets, and the connection is closed.
 func (t *Client) TakeOver(ctx context.Context, claim Claim) error {
 	defer t.Close()
 	if err := t.conn.send(&message{Type: typeTake, Claim: &claim}); err != nil {

@@ -62,12 +62,12 @@ type Server struct {
 	given chan struct{} // closed once another agent has taken over
 
 	mu         sync.Mutex         // guards what follows
-	listener   *unixsock.Listener // nil: another process owns the path, or listening failed
+	listener   *unixsock.Listener // nil: Run does not listen, another process owns the path, or listening failed
 	successor  *conn              // the agent being served; nil: none
 	hasSockets bool               // successor received the sockets
 	leaving    bool               // this agent is shutting down: no other agent is admitted
 	released   bool               // Release was called, which happens at most once
-	gone       chan struct{}      // closed when the successor disconnects
+	gone       chan struct{}      // closed when the successor disconnects or cannot be welcomed
 }
 
 // NewServer checks cfg. It opens nothing.
@@ -116,8 +116,8 @@ func (g *Server) Run(ctx context.Context) error {
 	}
 }
 
-// ensureListening makes sure that this agent listens at the path. It returns the listener if it is
-// a new one.
+// ensureListening makes sure that this agent listens at the path. It returns a listener
+// only if it has just made it.
 func (g *Server) ensureListening(ctx context.Context) (made *unixsock.Listener) {
 	defer g.recoverPanic(ctx)
 	g.mu.Lock()
@@ -182,7 +182,7 @@ func (g *Server) accept(ctx context.Context, l *unixsock.Listener, group *sync.W
 		}
 		if err != nil {
 			g.problem(ctx, "handover accept failed", err)
-			if retry.Sleep(ctx, retryDelay) != nil { // out of file descriptors, for example
+			if retry.Sleep(ctx, retryDelay) != nil { // the error may last, such as a lack of file descriptors
 				return true
 			}
 			continue
@@ -212,7 +212,7 @@ func (g *Server) serveConn(ctx context.Context, raw *net.UnixConn) {
 	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 	hello, err := c.receiveType(typeHello, requestTimeout)
 	if err != nil {
-		return // a client that only checks whether an agent listens
+		return // not a successor, but for example alive, which only checks whether an agent listens
 	}
 	if !g.admit(c, hello) {
 		return
@@ -399,9 +399,9 @@ func (g *Server) release(ctx context.Context, c *conn, claim *Claim) error {
 	return c.send(&message{Type: typeGiven})
 }
 
-// Shutdown announces that this agent is about to end. It admits no new agent. An agent that already
-// has the sockets is notified; Shutdown waits until that agent has taken over or ended, or timeout
-// is over. It reports whether this agent has handed over.
+// Shutdown announces that this agent is about to end. It admits no new successor. It notifies one
+// that has the sockets; one that receives them later is notified then. Shutdown waits until the successor has taken
+// over or ended, timeout is over, or ctx ends. It reports whether this agent has handed over.
 func (g *Server) Shutdown(ctx context.Context, timeout time.Duration) bool {
 	g.mu.Lock()
 	g.leaving = true

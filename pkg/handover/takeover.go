@@ -23,8 +23,8 @@ const (
 	recheckInterval = 5 * time.Second
 	// prepareTimeout bounds the requests before the sockets arrive, the snapshot included.
 	prepareTimeout = 20 * time.Second
-	// ownerTimeout is how long the socket may be unserved before an agent that has handed over ends. The check runs every
-	// ownerCheckInterval.
+	// ownerTimeout is how long no agent may listen at the handover socket. Then an agent that has handed over ends, and a
+	// starting one forgets a refusal. The former checks it every ownerCheckInterval.
 	ownerTimeout, ownerCheckInterval = 10 * time.Second, 2 * time.Second
 )
 
@@ -35,8 +35,8 @@ type Takeover struct {
 	from     *Client   // nil: there is no predecessor
 	sockets  []Socket  // received sockets that are not adopted yet
 	adopted  []Listen  // names of the adopted sockets
-	refusal  error     // why a predecessor does not hand over
-	lastSeen time.Time // last time that an agent served the handover socket
+	refusal  error     // why no agent hands over, although one may have the addresses; nil: unknown
+	lastSeen time.Time // when an agent last served the handover socket; if none did, when listening first failed
 	received time.Time // when the sockets arrived
 }
 
@@ -168,7 +168,7 @@ func (t *Takeover) Retry(ctx context.Context, err error) bool {
 		return false
 	}
 	t.adopted = nil
-	// The agent keeps its other addresses until it ends, so it is asked rarely. Another agent may run by now.
+	// An agent with other addresses keeps them until it ends, so it is asked rarely. It may have been replaced by now.
 	if !errors.Is(t.refusal, errOtherAddresses) || t.cfg.Now().Sub(t.received) > recheckInterval {
 		t.Find(ctx)
 	}

@@ -148,7 +148,7 @@ func (p *Prober) exchange(ctx context.Context, network string, q *dns.Msg) (*dns
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }()
-	// Closing the socket ends the wait when the prober ends. The socket has its own deadline.
+	// Closing the socket ends the wait when the prober ends. At the timeout the deadline of the socket ends it.
 	defer context.AfterFunc(ctx, func() {
 		if errors.Is(ctx.Err(), context.Canceled) {
 			_ = conn.Close()
@@ -249,7 +249,7 @@ func (p *Prober) recordSuccess(took time.Duration) (changed bool) {
 	return changed
 }
 
-// recordFailure counts a failure and reports whether it is the first one since a success.
+// recordFailure counts a failure and reports whether it is the first one since the start or a success.
 func (p *Prober) recordFailure(f *failure) (changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

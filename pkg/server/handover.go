@@ -56,7 +56,7 @@ func (h *handover) request(ctx context.Context, stay time.Duration) {
 // error, and then keeps no socket. The sockets must be the first of their address, as those of
 // Listen are.
 func (u *UDP) Adopt(files []*os.File) (err error) {
-	u.clear() // the sockets of an earlier attempt
+	u.clear() // of the sockets of an earlier attempt that failed
 	for _, f := range files {
 		if err == nil {
 			err = u.adopt(f)
@@ -93,7 +93,7 @@ func (u *UDP) adopt(f *os.File) error {
 	return control(s.raw, s.setOptions)
 }
 
-// control calls set with the descriptor.
+// control calls set with the descriptor of raw.
 func control(raw syscall.RawConn, set func(fd int) error) error {
 	return controlFunc(set)("", "", raw)
 }

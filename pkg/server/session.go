@@ -22,7 +22,7 @@ const frameBuffer = 4 << 10
 
 const (
 	ticketBusy int64 = 0  // processing queries
-	ticketShed int64 = -1 // shed for a new session: later queries are not answered
+	ticketShed int64 = -1 // shed to make room: later queries are not answered
 
 	// lingerTime and lingerBytes bound the reading after the last answer. If a
 	// socket is closed with unread bytes, the kernel sends RST and discards unsent
@@ -50,7 +50,7 @@ const (
 	endShortFrame                    // a frame cannot hold a query
 	endDrain                         // the server stops and has read all pending queries
 	endError                         // the connection failed
-	endShed                          // shed for a new session
+	endShed                          // shed to make room for a new session
 )
 
 // A session is one client's TCP connection. Read it in the order run, read, answer, finish. Only
@@ -107,8 +107,8 @@ func (s *session) run(ctx context.Context) {
 	s.finish(end)
 }
 
-// read waits for bytes and does one read. It moves deadlines only after one expired too early: a
-// busy session sets none.
+// read waits for bytes and does one read. It postpones the read deadline only after it expired too
+// early: a busy session sets none.
 func (s *session) read() endReason {
 	ticket := s.beginWait(time.Now())
 	for {
@@ -118,7 +118,7 @@ func (s *session) read() endReason {
 			_ = s.conn.SetReadDeadline(due) // if it fails, Read fails too
 		}
 		if draining != s.draining.Load() {
-			continue // stop may have set its deadline before this one was set
+			continue // stop may have set its deadline first, which was just replaced
 		}
 		if s.mustEnd() {
 			return s.endWait(ticket, s.readBuffered())
@@ -175,13 +175,13 @@ func (s *session) timeoutReason() endReason {
 }
 
 // mustEnd reports whether the session is to end now: the server drains, and the client has sent a
-// query or had its time to.
+// query or had firstQueryWait to send one.
 func (s *session) mustEnd() bool {
 	return s.draining.Load() && (s.gotQuery || time.Since(s.opened) >= firstQueryWait)
 }
 
-// readBuffered reads what arrived before the session was to end: those queries were acknowledged,
-// and their client would have to retry. It does not wait.
+// readBuffered reads what arrived before the session was to end: the kernel has acknowledged those
+// queries, and without answers the client would have to retry. It does not wait.
 func (s *session) readBuffered() endReason {
 	conn, ok := s.conn.(syscall.Conn)
 	if s.drainReads++; !ok || s.drainReads > maxDrainReads {
@@ -293,9 +293,9 @@ func (s *session) answer() endReason {
 	}
 }
 
-// answerBatch answers frames until none is whole, enough bytes are gathered, or MaxPipeline misses
-// are outstanding; in the last two cases more is true. It writes the gathered answers with one
-// write.
+// answerBatch answers frames until none is whole, one is too short for a query, maxGathered bytes
+// are gathered, or MaxPipeline misses are outstanding; in the last two cases more is true. It writes
+// the gathered answers with one write.
 func (s *session) answerBatch() (more bool, end endReason) {
 	s.server.yielder.yield()
 	now := time.Now()

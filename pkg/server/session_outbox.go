@@ -39,7 +39,7 @@ type outbox struct {
 	server *TCP
 	conn   net.Conn
 
-	mu           sync.Mutex // guards the fields below; changed.L
+	mu           sync.Mutex // guards the fields down to counted; it is changed.L and drained.L
 	changed      sync.Cond  // a miss was answered, the writer stopped, or closed; only the session's goroutine waits
 	drained      sync.Cond  // the writer wrote its chunk, a stream timed out, or closed; only streams wait
 	pending      []byte     // framed answers queued for the writer
@@ -110,8 +110,8 @@ func (o *outbox) SendMessage(msg []byte) bool {
 	return sent
 }
 
-// awaitSpaceLocked waits until a stream's message has room. It returns false after
-// streamWriteTimeouts.
+// awaitSpaceLocked waits until a stream's message has room or the outbox is closed. It returns false
+// if neither happens within streamWriteTimeouts.
 func (o *outbox) awaitSpaceLocked(msg []byte) bool {
 	late := false
 	limit := time.AfterFunc(streamWriteTimeouts*o.server.cfg.WriteTimeout, func() {
@@ -156,8 +156,8 @@ func (o *outbox) appendLocked(msg []byte) (overflow bool) {
 	return false
 }
 
-// writeAnswers writes framed answers after those being written. It reports whether the write
-// succeeded.
+// writeAnswers writes framed answers once no other goroutine is the writer. It reports whether the
+// write succeeded.
 func (o *outbox) writeAnswers(framed []byte) bool {
 	o.mu.Lock()
 	o.sessionWaits = true

@@ -107,7 +107,7 @@ func (t *sessionTable) evict(client netip.Addr, own bool, now int64) *session {
 	return nil
 }
 
-// A victim is a session that may be closed for another. The first one is that of the client with most sessions; of those
+// A victim is a session that may be closed for a new one. The first one is that of the client with most sessions; of those
 // an idle one before a busy one; then the one with the smallest since.
 type victim struct {
 	session        *session
@@ -147,8 +147,8 @@ func (v *victim) choose(list []*session, atWork, stalled bool, now int64) {
 	}
 }
 
-// victimLocked examines clients with at least as many sessions as client. It skips clients with
-// fewer sessions than one for which it has already found a victim.
+// victimLocked examines clients with at least as many sessions as client, and only client if that is
+// at its limit. It skips clients with fewer sessions than the client of the victim found so far.
 func (t *sessionTable) victimLocked(client netip.Addr, own bool, now int64) (first victim) {
 	mine := len(t.clients[client])
 	for peer, list := range t.clients {
@@ -185,7 +185,7 @@ func (t *sessionTable) largest(limit, target int64) (list []*session) {
 		}
 	}
 	if sum <= limit {
-		return nil // the kernel keeps less than was counted
+		return nil // the kernel holds fewer bytes of answers than memoryUse estimated
 	}
 	ofClient := func(h holder) int64 { return clients[h.session.peer.Addr.Addr()] }
 	slices.SortFunc(holders, func(a, b holder) int { return cmp.Compare(b.bytes, a.bytes) })

@@ -18,8 +18,8 @@ var errNoSelector = errors.New("no socket selector")
 
 // AttachSelector makes the kernel distribute queries among the server's own sockets only, even if
 // sockets of other processes share the address with SO_REUSEPORT. A process with such a socket can
-// replace the selector. It requires that the own sockets are the first of the address, which Listen
-// ensures. After a handover it does nothing: the other process attaches its own.
+// replace the selector. It requires that the own sockets were bound to the address first, which Listen
+// ensures. After a handover it does nothing: the other process attaches its own selector.
 func (u *UDP) AttachSelector() error {
 	if u.handover.started() {
 		return nil

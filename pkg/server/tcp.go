@@ -57,7 +57,7 @@ type TCP struct {
 	table       sessionTable
 	memory      atomic.Int64   // bytes of all sessions, see memoryUse
 	memoryLimit atomic.Int64   // limit of memory in bytes; 0: no limit
-	shedding    sync.Mutex     // held while sessions are closed for memory
+	shedding    sync.Mutex     // serializes shedMemory: a call that finds it locked does nothing
 	workersMu   sync.Mutex     // guards workers
 	workers     []*batchWorker // idle workers; the one used last is taken next, because it is in the CPU cache
 	statsMu     sync.Mutex     // guards stats; no other lock is taken while it is held
@@ -188,7 +188,7 @@ func (t *TCP) Run(ctx context.Context) error {
 	return nil
 }
 
-// drain ends every session.
+// drain ends every session and waits for them. After DrainTimeout it cuts those that are left.
 func (t *TCP) drain() {
 	t.table.each((*session).stop)
 	cut := make(chan struct{})

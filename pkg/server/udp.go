@@ -55,7 +55,7 @@ type UDP struct {
 	mu   sync.Mutex   // guards list
 	list []*udpSocket // the sockets; some may be added while others are read
 
-	selectorMu sync.Mutex // held by AttachSelector
+	selectorMu sync.Mutex // serializes AttachSelector, so that the last selector counts all sockets
 
 	stats      UDPStats     // its fields change by package atomic only
 	repliesDue atomic.Int64 // replies outstanding after Resolve
@@ -79,7 +79,7 @@ func NewUDP(cfg UDPConfig) (*UDP, error) {
 // Listen opens the sockets, all or none. The address must be free. Other sockets with SO_REUSEPORT
 // may share it later, but get no queries, see attachSelector.
 func (u *UDP) Listen(ctx context.Context) error {
-	u.clear() // the sockets of an earlier attempt
+	u.clear() // of the sockets of an earlier attempt that failed
 	s, err := u.open(ctx, u.cfg.Addr, true)
 	if errors.Is(err, errNoSelector) {
 		if err = u.checkUnshared(ctx); err == nil {
@@ -98,8 +98,8 @@ func (u *UDP) Listen(ctx context.Context) error {
 	return fmt.Errorf("listening on udp %s: %w", u.cfg.Addr, err)
 }
 
-// checkUnshared binds the address without SO_REUSEPORT and closes the socket: two agents that share
-// a port would each get half of the queries.
+// checkUnshared returns an error if another socket has the address: two agents that share a port
+// would each get half of the queries. It binds without SO_REUSEPORT, and closes that socket.
 func (u *UDP) checkUnshared(ctx context.Context) error {
 	lc := net.ListenConfig{Control: controlFunc(func(fd int) error {
 		if u.cfg.FreeBind {

@@ -110,8 +110,8 @@ func (s *udpSocket) readBatches(ctx context.Context) error {
 	}
 }
 
-// readReady answers batches until the socket is empty (done is false), it fails, or a stopping
-// reader has used up left.
+// readReady answers batches. done is false if the reader is to wait for the poller, as the socket is empty or shouldPoll
+// says so. It is true after an error, when a stopping reader has used up left, or when another process takes over.
 func (s *udpSocket) readReady(ctx context.Context, b *udpBatch, fd uintptr, left *int) (done bool, failed error) {
 	for *left > 0 {
 		switch errno := b.receive(fd); errno {

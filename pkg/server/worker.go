@@ -29,8 +29,8 @@ type Worker interface {
 	Flush(now time.Time)
 }
 
-// A Handler creates workers for readers: one for each UDP socket, and one for each batch of TCP
-// sessions, which is reused.
+// A Handler creates workers for readers: one for each UDP socket, and one for a batch of TCP queries
+// if no idle one can be reused.
 type Handler interface {
 	NewWorker() Worker
 }
@@ -42,7 +42,7 @@ const (
 	// gatherBuffer fits any batch, which ends at the answer that exceeds maxGathered. A
 	// smaller buffer would grow and leave garbage for each large answer.
 	gatherBuffer = maxGathered + wire.FrameHeader + wire.MaxMessage
-	// maxIdleWorkers bounds the idle workers; more are left over from a burst of slow clients.
+	// maxIdleWorkers bounds the idle workers that are kept; a burst of slow clients leaves more.
 	maxIdleWorkers = 32
 )
 

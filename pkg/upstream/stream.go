@@ -129,7 +129,7 @@ func (s *streamConn) Flush() {
 		}
 	}
 	p.mu.Unlock()
-	s.wake <- struct{}{} // does not block: only the owner sends, and the writer receives before it gives up the side
+	s.wake <- struct{}{} // does not block: only the owner of the sending side sends, and the writer receives before it releases that side
 }
 
 // takeOutboxLocked takes all queued frames.

@@ -23,8 +23,8 @@ type transport interface {
 	// cancel abandons the attempt. A call of its receiver may be under way all the same. It returns the error of the
 	// last malformed message that came for the attempt without ending it, nil if there was none.
 	cancel(a *attempt) (malformed error)
-	// closeIdle closes what has no query now, and everything else after its last query. New queries are refused if
-	// refuse is set, and accepted otherwise.
+	// closeIdle closes each socket or connection that has no query now, and the others after their last query. New
+	// queries are refused if refuse is set, and accepted otherwise.
 	closeIdle(refuse bool)
 	// wait returns when, after closeIdle, nothing is open and no goroutine is left.
 	wait()
@@ -72,7 +72,7 @@ type attempt struct {
 	transport    transport     // the transport that it was last passed to
 	noOPT        bool          // sent without an OPT record
 	headerOnly   bool          // noOPT is set because the upstream answered the OPT record with a bare header
-	smallUDP     bool          // sent with the smallest EDNS size, since the upstream did not answer before
+	smallUDP     bool          // sent with smallUDPSize: an earlier attempt timed out, or the upstream answers only such queries
 	latencyStale bool          // the upstream had no query for staleAfter, so its smoothed latency starts anew
 	randomCase   bool          // over UDP, the name is sent in random case, which the answer must repeat (0x20)
 	udpRTT       time.Duration // round trip of the first UDP answer if the attempt asked again; 0: it has not
@@ -85,9 +85,9 @@ type attempt struct {
 	timeout        time.Duration
 	hedgeDelay     time.Duration // time after which an answer counts as late; 0: unknown
 	mayHedge       bool          // the next candidate is healthy, so a hedge may start
-	explores       bool          // it measures its upstream; another one was asked at the same time
+	explores       bool          // it measures its upstream; the best upstream was asked at the same time
 	repeats        bool          // it is a hedge or a retry
-	nameSlow       bool          // its answer says nothing about the upstream: another one is late with the same question
+	nameSlow       bool          // its answer says nothing about the upstream: another upstream is late with the same question
 	beaten         bool          // another upstream answered in time
 	done           bool
 	timeoutCounted bool // already counted as timed out

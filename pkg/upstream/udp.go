@@ -50,7 +50,7 @@ type socketPool struct {
 	outboxes sync.Pool     // idle *outbox values
 
 	mu          sync.Mutex // guards the fields below, and those of socket and attempt where they say so
-	cond        *sync.Cond // signaled when a socket is closed
+	cond        *sync.Cond // signaled when a socket was closed or could not be opened
 	outboxQueue *outbox    // outboxes that Flush sends, a linked list; the first one takes more queries
 	slots       [socketSlots]*socket
 	openSockets int    // open or opening
@@ -69,7 +69,7 @@ const (
 
 func newSocketPool(c *common, addr netip.AddrPort, count *counters) *socketPool {
 	p := &socketPool{common: c, addr: addr, count: count, random: bufio.NewReaderSize(c.Rand, randomBuffer)}
-	p.readers = make(chan struct{}, 2*runtime.GOMAXPROCS(0)) // one may go on while another waits for a lock
+	p.readers = make(chan struct{}, 2*runtime.GOMAXPROCS(0)) // twice the processors: a reader may go on while another waits for a lock
 	p.cond = sync.NewCond(&p.mu)
 	p.inboxes.New = func() any { return &inbox{Inbox: mmsg.NewInbox(inboxSize, datagramSize)} }
 	p.outboxes.New = func() any { return newOutbox() }
@@ -143,7 +143,7 @@ func (p *socketPool) drawSocketLocked() (*socket, error) {
 		}
 		short = fmt.Errorf("%w: %w", errLimit, err)
 	}
-	for i := range p.slots { // begin with at
+	for i := range p.slots { // begin with the slot at
 		if s := p.slots[(at+i)%socketSlots]; s != nil && len(s.attempts) < socketQueries {
 			s.batches++
 			return s, nil
@@ -159,8 +159,8 @@ func isShortage(err error) bool {
 	}, func(errno syscall.Errno) bool { return errors.Is(err, errno) })
 }
 
-// openLocked opens a socket for a slot and counts its first batch. It releases the lock meanwhile. If the slot was
-// filled by then, the socket gets no slot and takes only one batch.
+// openLocked opens a socket for a slot and counts its first batch. It releases the lock meanwhile. If the slot holds
+// a usable socket by then, the new one gets no slot and takes only one batch.
 func (p *socketPool) openLocked(at int) (*socket, error) {
 	drawn, err := draw(p.random, 1)
 	if err != nil {
@@ -278,7 +278,7 @@ func (p *socketPool) removeLocked(s *socket, a *attempt) {
 	p.checkIdleLocked(s)
 }
 
-// checkIdleLocked ends a socket that has no query and gets none.
+// checkIdleLocked ends a socket that has no query and gets no more.
 func (p *socketPool) checkIdleLocked(s *socket) {
 	if len(s.attempts) == 0 && (s.retiring || s.slot < 0 || p.noIdle) {
 		p.endLocked(s)

@@ -32,12 +32,12 @@ func newOutbox() *outbox {
 	return o
 }
 
-// hasRoomLocked reports whether there is room for one more query.
+// hasRoomLocked reports whether the outbox and its socket can take one more query.
 func (o *outbox) hasRoomLocked() bool {
 	return o.Len() < outboxSize && !o.socket.ended && len(o.socket.attempts) < socketQueries
 }
 
-// add adds a query with the ID, and returns it.
+// add adds a copy of q with the ID, and returns the copy.
 func (o *outbox) add(q []byte, id uint16) []byte {
 	msg := append(o.Buffer(), q...)
 	wire.SetID(msg, id)

@@ -106,7 +106,7 @@ func (s *socket) receiveInto(in *inbox, fd uintptr) error {
 			return errno
 		}
 		if n < inboxSize {
-			return nil // it was empty then; later datagrams wake the poller
+			return nil // the socket was empty then; later datagrams wake the poller
 		}
 	}
 }
@@ -124,7 +124,7 @@ func (s *socket) deliver(in *inbox, n int) {
 // header and the question are read, as TCP repeats all of it.
 func (s *socket) handleDatagram(r []byte, msg *wire.Message, batch *wire.SendBatch) {
 	p := s.pool
-	defer p.recoverPanic(context.Background(), func() {}) // the others are delivered
+	defer p.recoverPanic(context.Background(), func() {}) // the other datagrams are still delivered
 	var out reply
 	a, matched := s.match(r)
 	switch {
@@ -181,7 +181,7 @@ func (s *socket) claim(a *attempt, id uint16) bool {
 	return true
 }
 
-// noteMalformed stores the error of an answer, in case no better answer comes.
+// noteMalformed stores the error of an answer, in case no well-formed one comes.
 func (s *socket) noteMalformed(a *attempt, id uint16, err error) {
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()
