@@ -34,7 +34,7 @@ type Client struct {
 	cfg     Config
 	conn    *conn
 	leaving chan struct{} // closed when the predecessor is about to end, has ended, or has stopped reading
-	given   chan struct{} // closed once the predecessor has stopped reading
+	given   chan struct{} // closed once the predecessor has confirmed that it stopped reading
 	ended   sync.WaitGroup
 }
 

@@ -35,7 +35,7 @@ type Takeover struct {
 	from     *Client   // nil: there is no predecessor
 	sockets  []Socket  // received sockets that are not adopted yet
 	adopted  []Listen  // names of the adopted sockets
-	refusal  error     // why no agent hands over, although one may have the addresses; nil: unknown
+	refusal  error     // why the agent that has the addresses does not hand over; nil: no such agent is known
 	lastSeen time.Time // when an agent last served the handover socket; if none did, when listening first failed
 	received time.Time // when the sockets arrived
 }

@@ -358,7 +358,7 @@ func (s *session) answerQuery(k *batchWorker, pkt []byte, now time.Time) bool {
 	}
 }
 
-// finish waits until outstanding answers are sent. run closes the connection afterwards.
+// finish waits until outstanding answers are sent, unless the connection failed or the session was shed. run then closes it.
 func (s *session) finish(end endReason) {
 	switch end {
 	case endIdle:

@@ -387,7 +387,7 @@ func (o *outbox) heldBytes() int64 {
 	return o.usage.bytes()
 }
 
-// state reports whether an answer is outstanding or being written, and when a miss was last
+// state reports whether a miss is outstanding or answers are being written, and when a miss was last
 // answered.
 func (o *outbox) state() (busy bool, answered time.Time) {
 	o.mu.Lock()

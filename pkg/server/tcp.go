@@ -151,11 +151,11 @@ func (t *TCP) Addr() netip.AddrPort {
 	return addrPort(t.listener.Addr())
 }
 
-// Run accepts sessions until ctx ends, and then returns nil. It counts accept errors and retries
-// after a pause. It returns an error only if the listener was closed from outside.
+// Run accepts sessions until ctx ends or HandOver stops it, and then returns nil. It counts accept errors
+// and retries after a pause. It returns an error only if the listener was closed from outside.
 //
-// In both cases Run drains: a session reads only what has arrived by then. A session that was just
-// opened also reads what arrives within 100 ms of its start. Run answers these queries and closes the
+// In all cases Run drains at the end: a session reads only what has arrived by then. A session that was
+// just opened also reads what arrives within 100 ms of its start. Run answers these queries and closes the
 // sessions, after DrainTimeout at the latest. It leaves no goroutine behind.
 func (t *TCP) Run(ctx context.Context) error {
 	if t.listener == nil {

@@ -169,9 +169,9 @@ func (u *UDP) Addr() netip.AddrPort {
 	return u.sockets()[0].conn.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-// Run serves until ctx ends, and then until no reply is outstanding: until then it keeps the
-// sockets open and answers new queries. Then it answers what the sockets still hold and closes
-// them. Shutdown takes at most DrainTimeout and the time to answer from memory.
+// Run serves until ctx ends, HandOver stops it, or a reader fails. After the end of ctx it continues until no reply is
+// outstanding, answers what the sockets still hold and closes them. That takes at most DrainTimeout and the time to answer
+// from memory.
 func (u *UDP) Run(ctx context.Context) error {
 	defer u.Close()
 	base, stopReading := context.WithCancel(context.WithoutCancel(ctx))

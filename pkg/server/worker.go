@@ -50,7 +50,7 @@ const (
 //
 // A session takes one for each batch and not for life. So there are as many workers and buffers as
 // concurrent batches, not as open sessions. One goroutine at a time uses a worker; TCP.workersMu
-// orders them.
+// orders the uses.
 type batchWorker struct {
 	worker Worker
 	out    []byte // framed answers

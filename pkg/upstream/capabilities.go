@@ -99,7 +99,7 @@ func (c *capabilities) allowTCPRetry(now time.Time) bool {
 
 // tcpFailed records that the upstream answers over UDP, but not over TCP.
 func (c *capabilities) tcpFailed(now time.Time) {
-	c.noTCP.observe(now, 2) // the third attempt then asks for a larger UDP answer
+	c.noTCP.observe(now, 2) // two failures are enough, so that the third attempt asks for a larger UDP answer
 }
 
 // learnFromAnswer learns from a good answer, except what random case shows. overTCP says that a UDP upstream gave it

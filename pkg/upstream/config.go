@@ -197,7 +197,7 @@ func setOption(raw syscall.RawConn, name string, level, option, value int) error
 	return nil
 }
 
-// rawConn returns access to the kernel socket of nc; nil: nc has none, or is closed.
+// rawConn returns access to the kernel socket of nc, or nil if nc has none or is closed.
 func rawConn(nc net.Conn) syscall.RawConn {
 	if sc, ok := nc.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {

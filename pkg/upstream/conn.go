@@ -345,7 +345,7 @@ func (c *conn) removeLocked(now time.Time, a *attempt) {
 	}
 }
 
-// run opens the connection and serves it until it fails.
+// run opens the connection and serves it until it fails or this process ends it.
 func (c *conn) run(ctx context.Context) {
 	p := c.pool
 	defer p.goroutineEnded()
@@ -506,7 +506,7 @@ func (c *conn) failLocked(err error) {
 	c.pool.conns = slices.DeleteFunc(c.pool.conns, func(other *conn) bool { return other == c })
 }
 
-// fail is failLocked for callers without the lock.
+// fail is failLocked for callers that do not hold the lock.
 func (c *conn) fail(err error) {
 	c.pool.mu.Lock()
 	defer c.pool.mu.Unlock()

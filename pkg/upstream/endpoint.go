@@ -185,8 +185,8 @@ func (e *endpoint) acceptReply(a *attempt, in reply, now time.Time, batch *wire.
 	return e.recordAnswer(a, in.m, now), true
 }
 
-// askAgain repeats an attempt if its reply calls for that. final is false if the attempt goes on. Otherwise out.Err says
-// why the attempt could not be repeated; nil: the reply stands.
+// askAgain repeats an attempt after a truncated answer, an error over TCP, or a doubted answer to the random case. final
+// is false if the attempt goes on. Otherwise out.Err says why it could not be repeated; nil: the reply stands.
 func (e *endpoint) askAgain(a *attempt, in *reply, now time.Time, batch *wire.SendBatch) (out Failure, final bool) {
 	if in.truncated {
 		out = e.retryOverTCP(a, now, batch)

@@ -219,7 +219,7 @@ func (x *exchange) newAttempt(c *candidate, now time.Time) *attempt {
 	return a
 }
 
-// armTimer sets the timer for the next event.
+// armTimer sets the timer for the next event: the hedge or timeout of the latest attempt, or the end of the exchange.
 func (x *exchange) armTimer(now time.Time) {
 	latest := x.attempts[x.numStarted-1]
 	x.mayHedge = !x.noneLeft && latest.mayHedge && 0 < latest.hedgeDelay && latest.hedgeDelay < latest.timeout
@@ -367,7 +367,7 @@ func (a *attempt) late(now time.Time) bool {
 	return now.Sub(a.sentAt) >= usual
 }
 
-// onTimer is called by the timer heap.
+// onTimer is called by the timer heap when the time that was set last is reached, or earlier.
 func (x *exchange) onTimer(batch *wire.SendBatch) {
 	defer x.pool.recoverPanic(context.Background(), func() { // otherwise the client would wait for ever
 		x.receiver.Answered(nil, &Failure{Reason: Network, Err: errPanic}, batch)

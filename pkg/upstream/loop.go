@@ -148,7 +148,7 @@ func (m *loopMonitor) scheduleLocked(wait time.Duration, do func()) {
 	})
 }
 
-// probe sends one probe. A looping upstream is cleared if the probe does not return.
+// probe sends one probe. A looping upstream is cleared if the probe does not return within loopProbeTimeout.
 func (m *loopMonitor) probe() {
 	m.mu.Lock()
 	if m.stopped {

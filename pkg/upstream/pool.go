@@ -185,7 +185,7 @@ func (p *Pool) reapDrained() {
 	})
 	p.mu.Unlock()
 	for _, e := range closed {
-		e.wait() // its goroutines are about to end
+		e.wait() // not for long: without open sockets and connections, its goroutines are about to end
 	}
 }
 

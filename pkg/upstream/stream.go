@@ -31,7 +31,7 @@ type streamConn struct {
 
 	// Guarded by connPool.mu:
 	writing      bool   // a flush or the writer owns the sending side
-	flushPending bool   // a flush came while writing was set
+	flushPending bool   // a Flush sent nothing, for example because writing was set
 	outbox       []byte // frames to be written
 	spareBuf     []byte // a written outbox, kept for its memory; nil: none
 	unsent       []byte // rest of a direct write, for the writer

@@ -23,7 +23,7 @@ type timerHeap struct {
 	mu      sync.Mutex  // guards the fields below, and exchange.callAt and heapIndex
 	entries []*exchange // a heap by callAt
 	timer   lazyTimer
-	running bool // a goroutine runs expired timers, and sets the timer when it is done
+	running bool // a goroutine calls due exchanges, and sets the timer when it is done
 }
 
 // set schedules the exchange, and replaces the time that was set before.

@@ -103,7 +103,7 @@ func (t *tlsClient) current(ctx context.Context) (*tls.Config, error) {
 		RootCAs:            roots,
 		MinVersion:         tls.VersionTLS12,
 		NextProtos:         []string{t.alpn},
-		ClientSessionCache: tls.NewLRUClientSessionCache(0), // default size; one server name needs one session
+		ClientSessionCache: tls.NewLRUClientSessionCache(0), // default size, which is enough: one server name needs one session
 		Time:               t.Now,
 	}
 	return t.config, nil

@@ -220,7 +220,7 @@ func (p *socketPool) connect() (conn net.Conn, err error) {
 	return conn, nil
 }
 
-// cancel forgets an attempt. It retires the socket: packets of other queries may get lost in the same way.
+// cancel forgets an attempt. It retires the attempt's socket: packets of other queries on it may get lost in the same way.
 func (p *socketPool) cancel(a *attempt) (malformed error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
