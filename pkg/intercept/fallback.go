@@ -20,7 +20,7 @@ const maxFallback = 16
 // is empty or has no usable endpoint changes nothing: the last good list is better than
 // none. In transparent mode, which has no fallback, it does nothing. SetFallback does not
 // wait for the kernel; of several calls in quick succession only the last may take effect.
-// It does not keep or change endpoints.
+// It neither keeps nor changes the slice endpoints.
 func (k *Keeper) SetFallback(endpoints []netip.AddrPort) {
 	if k.cfg.Rules.Mode != rules.LinkLocal {
 		return
@@ -64,7 +64,7 @@ func (k *Keeper) wantedFallback(state rules.State) []netip.AddrPort {
 	return slices.Clone(k.stats.Fallback)
 }
 
-// usable returns the endpoints that rules can use, sorted, so that another order is no change.
+// usable returns the endpoints that rules can use, sorted: the same endpoints in another order give the same list.
 // It drops duplicates. It omits invalid endpoints, the agent itself, and those above maxFallback
 // of a family: seed selects which. omitted is their number.
 func usable(endpoints []netip.AddrPort, own []netip.Addr, seed maphash.Seed) (list []netip.AddrPort, omitted int) {

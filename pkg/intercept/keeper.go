@@ -107,11 +107,11 @@ type Keeper struct {
 	panics    atomic.Uint64
 	seed      maphash.Seed // selects fallback endpoints if there are too many
 
-	mu              sync.Mutex // guards the fields below
+	mu              sync.Mutex // guards stats and fallbackCleared
 	stats           Stats      // without the fields that the method Stats computes
 	fallbackCleared bool       // ClearFallback was called last: the fallback in the kernel is not used either
 
-	// The rules loop owns the fields below.
+	// Only the rules loop uses the fields below.
 	predecessors []string // Config.Predecessors, and owners found before the first Apply
 	applied      bool     // an Apply succeeded
 	writes       int      // number of Applies since writesSince that changed the rules

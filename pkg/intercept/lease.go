@@ -13,8 +13,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
-// wedgedRetry divides the interval to the next renewal if this one failed only because a
-// reader was busy.
+// wedgedRetry divides Config.Renew. The result is the interval after a renewal that failed only
+// because a reader was busy.
 const wedgedRetry = 5
 
 // A lease is the state of the lease on one address.
@@ -24,14 +24,14 @@ type lease struct {
 	wake    chan struct{} // capacity 1: a renewal is requested
 	renewed chan struct{} // closed by the first renewal
 
-	foreignAt time.Time // when another process last answered a probe; owned by renewLoop
+	foreignAt time.Time // start of the last probe that another process answered; only renewLoop uses it
 
 	mu           sync.Mutex // guards the fields below
 	until        time.Time  // the kernel holds the lease until then, unless another program ended it
 	lastHeld     time.Time  // end of the latest lease, which may be in the future; before the first lease: when New was called
 	problem      string     // error of the last renewal; empty: it succeeded, or there was none
 	held         bool       // record found the lease held at its last call
-	loggedCauses uint32     // bits of the causes that were logged since the lease was held
+	loggedCauses uint32     // one bit for each Cause that was logged since the lease was last held
 }
 
 func newLease(l rules.Lease, now time.Time) *lease {
@@ -62,7 +62,7 @@ func (k *Keeper) renewLoop(ctx context.Context, l *lease) {
 	case <-ctx.Done():
 		return
 	}
-	// This is no ticker: after a slow renewal its next tick may be due already, and Go 1.26 crashes
+	// A timer, because the next tick of a ticker may be due already after a slow renewal. Go 1.26 crashes
 	// under the race detector when one synctest bubble receives two such ticks at once.
 	next := time.NewTimer(k.cfg.Renew)
 	defer next.Stop()
@@ -89,7 +89,7 @@ func (k *Keeper) renewLoop(ctx context.Context, l *lease) {
 // renew probes the agent and renews the lease if the probe succeeds.
 func (k *Keeper) renew(ctx context.Context, l *lease) (Cause, error) {
 	begun := k.cfg.Now()
-	ctx, cancel := context.WithTimeout(ctx, k.cfg.Lease/2) // a later answer could not renew the lease
+	ctx, cancel := context.WithTimeout(ctx, k.cfg.Lease/2) // an answer after that time could not renew the lease, see StaleProbe
 	defer cancel()
 	cause := ProbeFailed
 	err := k.guard(ctx, "probing the agent", func() (err error) {
@@ -132,7 +132,7 @@ func (k *Keeper) renew(ctx context.Context, l *lease) (Cause, error) {
 	return 0, nil
 }
 
-// renewedUntil records a renewal, unless the lease has been released: Keeper.Release then ends it again.
+// renewedUntil records a renewal, unless the lease has been released: Keeper.Release then releases it in the kernel again.
 func (l *lease) renewedUntil(until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,8 +147,8 @@ func (l *lease) renewedUntil(until time.Time) {
 	}
 }
 
-// recordRenewal counts a renewal and logs whether the lease changed. It does not log a failed
-// renewal while the lease is held: the next renewal follows soon.
+// recordRenewal counts a renewal or its failure. It logs that the lease was acquired, lapsed, or is
+// not acquired for a new cause. It does not log a failure while the lease is still held.
 func (k *Keeper) recordRenewal(ctx context.Context, l *lease, cause Cause, err error) {
 	applies := uint64(0)
 	k.update(func(s *Stats) {
@@ -171,7 +171,7 @@ func (k *Keeper) recordRenewal(ctx context.Context, l *lease, cause Cause, err e
 }
 
 // record stores the result of a renewal. It returns what has to be logged: the lease is acquired (taken), it lapsed, or it is not
-// held for a new cause (news). While there are no rules (ruled is false) it ignores RenewFailed: the rules loop logs that problem.
+// held for a new cause (news). It ignores RenewFailed before the first rules (ruled is false): the rules loop logs that problem.
 func (l *lease) record(now time.Time, cause Cause, err error, ruled bool) (taken, lapsed, news bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

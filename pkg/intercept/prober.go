@@ -22,8 +22,8 @@ import (
 
 const (
 	probeTimeout = time.Second           // limit of one probe, with all its attempts
-	udpInterval  = 60 * time.Millisecond // between attempts; each has a new source port, so it may reach another SO_REUSEPORT socket
-	tcpInterval  = 80 * time.Millisecond // between attempts; well below the second after which the kernel repeats a lost SYN
+	udpInterval  = 60 * time.Millisecond // time between two UDP attempts; each has a new source port, which may lead to another SO_REUSEPORT socket
+	tcpInterval  = 80 * time.Millisecond // time between two TCP attempts; well below the second after which the kernel repeats a lost SYN
 	maxAttempts  = 12                    // attempts per transport and probe
 	udpParallel  = 4                     // attempts at the start; their different source ports may reach several SO_REUSEPORT sockets
 )
@@ -63,7 +63,7 @@ func (p *Prober) Probe(ctx context.Context, addr netip.Addr) (Cause, error) {
 	return causeUDP, byUDP
 }
 
-// attempts queries over one transport until an answer is right or foreign, or ctx ends. It waits for its attempts.
+// attempts queries over one transport until the answers are right, one is foreign, all attempts failed, or ctx ends.
 func (p *Prober) attempts(ctx context.Context, network string, to netip.AddrPort, atOnce int, every time.Duration) (Cause, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	results := make(chan error, maxAttempts)
@@ -133,7 +133,7 @@ func (r *transport) record(err error) {
 	}
 }
 
-// attempt sends one query.
+// attempt sends one query over a new connection and checks the answer.
 func (p *Prober) attempt(ctx context.Context, network string, to netip.AddrPort) error {
 	dial := p.Dial
 	if dial == nil {
@@ -151,7 +151,7 @@ func (p *Prober) attempt(ctx context.Context, network string, to netip.AddrPort)
 	}()
 	err = sendQuery(conn, network, p.Token)
 	if err != nil && ctx.Err() != nil {
-		return ctx.Err() // the reason for closing the connection
+		return ctx.Err() // err says only that the connection is closed; the end of ctx closed it
 	}
 	return err
 }

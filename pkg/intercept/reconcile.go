@@ -15,7 +15,7 @@ import (
 
 const (
 	passInterval    = time.Minute            // interval of passes without a request, for changes that Watch does not report
-	passGap         = 100 * time.Millisecond // pause after a pass; changes during it cause one more pass
+	passGap         = 100 * time.Millisecond // wait after a pass; all changes during the wait cause one more pass
 	passTimeout     = time.Minute            // limit of State and Apply together; a backend's own limits are far shorter
 	maxWritesLogged = 20                     // limit of logged writes of rules per minute
 	maxPredecessors = 8                      // limit of recorded predecessors; a node never has more agents during one start
@@ -34,7 +34,7 @@ func (k *Keeper) reconcile(ctx context.Context) {
 	backoff := retries()
 	for ctx.Err() == nil {
 		select {
-		case <-k.wake: // this pass covers the request
+		case <-k.wake: // the pass below serves this request
 		default:
 		}
 		err := k.pass(ctx)
@@ -84,7 +84,7 @@ func (k *Keeper) awaitLeases(ctx context.Context) {
 	}
 }
 
-// watch requests a pass whenever the backend reports that rules may be gone.
+// watch requests a pass whenever the backend reports that rules may have changed, and after its Watch ended by itself.
 func (k *Keeper) watch(ctx context.Context) {
 	backoff := retries()
 	for ctx.Err() == nil {
@@ -95,7 +95,7 @@ func (k *Keeper) watch(ctx context.Context) {
 		}
 		k.update(func(s *Stats) { s.WatchFailures++ })
 		k.log.DebugContext(ctx, "watch of the rules ended", "err", err)
-		if k.cfg.Now().Sub(begun) > backoff.Last { // it worked for a while
+		if k.cfg.Now().Sub(begun) > backoff.Last { // this Watch worked for longer than the longest delay
 			backoff.Reset()
 		}
 		_ = retry.Sleep(ctx, backoff.Next())
@@ -106,11 +106,11 @@ func (k *Keeper) watch(ctx context.Context) {
 func (k *Keeper) requestPass() {
 	select {
 	case k.wake <- struct{}{}:
-	default: // one is requested already
+	default: // a pass is requested already
 	}
 }
 
-// pass reads what the kernel holds and applies the rules.
+// pass reads what the kernel holds and applies the rules. If the kernel holds those of a newer agent, it stands down instead.
 func (k *Keeper) pass(ctx context.Context) error {
 	if !k.rules.enter() {
 		return nil
@@ -177,8 +177,8 @@ func (k *Keeper) logWrite(ctx context.Context, fallback []netip.AddrPort) {
 	}
 }
 
-// ownedByNewer reports whether the rules belong to an agent that started later. The last
-// Apply of a predecessor may come after our first one; that is not a newer agent.
+// ownedByNewer reports whether the rules belong to an agent that started later. Owners found before this
+// Keeper's first Apply are predecessors: their own last Apply may come after that one.
 func (k *Keeper) ownedByNewer(owner string) bool {
 	if owner == "" || owner == k.cfg.Rules.Owner || slices.Contains(k.predecessors, owner) {
 		return false

@@ -63,8 +63,8 @@ func conclude(t Traces, usable func(backend string) error) Found {
 	return f
 }
 
-// chooseBackend selects the backend that the data plane uses: so one program shows all
-// rules of the node, and no second xtables is loaded. Otherwise it selects nftables.
+// chooseBackend selects the backend that the data plane uses, so that one program shows all rules of the node and no second
+// xtables is loaded. For other data planes it prefers nftables. If that backend is not available, it selects another one.
 func chooseBackend(p Proxy, t Traces, usable func(backend string) error) (backend, why string) {
 	backend, why = preferredBackend(p, t)
 	if usable == nil {
@@ -110,7 +110,7 @@ func Variant() (backend, shown string) {
 }
 
 // variant returns the variant of iptables that this node uses, and its description. It decides
-// by the chains of kube-proxy or, if there are none, by those of the kubelet.
+// by the chains of kube-proxy, or else by those of the kubelet, or else by the nat table of iptables-legacy.
 func variant(t Traces) (backend, shown string) {
 	for _, is := range []func(Chain) bool{isServices, isHint} {
 		switch {
@@ -133,12 +133,12 @@ type Traces struct {
 
 	Links []string // names of the network links
 
-	// NFT are the known chains of nf_tables, including those of iptables-nft. NFTErr is why
-	// they cannot be listed.
+	// NFT are the table of kube-proxy in nf_tables, and the chains of iptables-nft that knownChains names.
+	// NFTErr is why they cannot be listed.
 	NFT    []Chain
 	NFTErr error
 
-	// Legacy are the known chains of iptables-legacy. LegacyErr is why they cannot be listed.
+	// Legacy are the chains of iptables-legacy that knownChains names. LegacyErr is why they cannot be listed.
 	// LegacyTables are the names of its tables, with and without such chains.
 	Legacy       []Chain
 	LegacyTables []string
@@ -146,7 +146,7 @@ type Traces struct {
 
 	IPVS int // number of virtual services; -1: the kernel has no IPVS
 
-	Pins []string // known paths in /sys/fs/bpf
+	Pins []string // paths of pinned eBPF maps that belong to Cilium or Calico
 
 	// Sockets are the names or IDs of eBPF programs that see the destinations of sockets in
 	// this cgroup. SocketsErr is why they cannot be listed.

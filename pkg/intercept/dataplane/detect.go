@@ -17,7 +17,7 @@ func detect(t Traces) Found {
 	f.Evidence = slices.Concat(evidence, more, unreadable(t))
 	switch {
 	case early == EBPF && kube != None:
-		// Socket programs have other uses too, and kube-proxy would not run without need.
+		// Socket programs have other uses too, and kube-proxy would hardly run if they handled Services.
 		f.Proxy = kube
 		f.Note = "eBPF programs run on connect of this node's sockets: if they rewrite the Service's address, transparent interception does not work."
 	case early != None:
@@ -65,7 +65,7 @@ func earlyProxy(t Traces) (Proxy, []string) {
 			found.add(Calico, "map "+pin)
 		case slices.Contains(t.Links, "cilium_host"):
 			found.add(Cilium, "map "+pin)
-		default: // Cilium's pins outlive it until the next boot
+		default: // pins of Cilium stay until the next boot, also after Cilium was removed
 			found.Evidence = append(found.Evidence, "map "+pin+", but no link of Cilium")
 		}
 	}
@@ -97,7 +97,7 @@ func proxyOfProgram(name string) Proxy {
 	return EBPF
 }
 
-// kubeProxy returns the mode of kube-proxy, or IPVS if another program uses that. The mode
+// kubeProxy returns the mode of kube-proxy, or IPVS if another program uses IPVS. The mode
 // that kube-proxy reports counts more than traces, which may be old.
 func kubeProxy(t Traces) (Proxy, []string) {
 	var found Found

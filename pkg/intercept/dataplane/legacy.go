@@ -91,7 +91,7 @@ func (f family) info(table string) ([]byte, error) {
 	return info, f.getsockopt(soGetInfo, info)
 }
 
-// legacyChains lists the known chains, and the names of all tables. It reads only existing
+// legacyChains lists the chains that knownChains names, and the names of all tables. It reads only existing
 // tables: the kernel creates a table on reading it, and other programs would conclude that
 // the node uses iptables-legacy.
 func legacyChains() (chains []Chain, tables []string, err error) {
@@ -114,7 +114,7 @@ func legacyChains() (chains []Chain, tables []string, err error) {
 	return chains, tables, nil
 }
 
-// readKnownChains lists the known chains of a table.
+// readKnownChains lists those chains of a table that knownChains names.
 func (f family) readKnownChains(table string) ([]Chain, error) {
 	wanted := knownChains(table)
 	if len(wanted) == 0 {

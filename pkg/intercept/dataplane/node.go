@@ -123,8 +123,8 @@ func pins(root string) []string {
 	return list
 }
 
-// nftChains lists the known chains. It requests each by name: a kube-proxy with thousands
-// of Services has tens of thousands of others.
+// nftChains lists the chains for Traces.NFT. It requests each by name: a kube-proxy with thousands
+// of Services has tens of thousands of other chains.
 func nftChains() ([]Chain, error) {
 	conn, err := nftables.New(nftables.AsLasting())
 	if err != nil {
@@ -153,7 +153,7 @@ func nftChains() ([]Chain, error) {
 	return list, nil
 }
 
-// knownChains returns the names of the known chains in a table of iptables.
+// knownChains returns the names of the chains of kube-proxy and the kubelet that detection looks for in a table of iptables.
 func knownChains(table string) []string {
 	switch table {
 	case "nat":

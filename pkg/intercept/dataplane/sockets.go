@@ -22,14 +22,14 @@ const maxPrograms = 16
 
 // socketPrograms lists the eBPF programs that see, and may rewrite, the destinations of
 // sockets in this process's cgroup. It includes programs of parent cgroups, which may serve
-// the whole node. Pods may have others.
+// the whole node. The cgroups of pods may have other programs.
 func socketPrograms(self string) ([]string, error) {
 	dir, err := cgroup(self)
 	if err != nil {
 		return nil, err
 	}
 	if dir == "" {
-		return nil, nil // this cgroup cannot have programs
+		return nil, nil // without a mounted cgroup v2 no programs can be found
 	}
 	f, err := os.Open(dir)
 	if err != nil {
@@ -100,7 +100,7 @@ func cgroupPath(own, mounts []byte) string {
 		if !ok || !strings.HasPrefix(right, "cgroup2 ") || len(fields) < 5 {
 			continue
 		}
-		// A container sees its own cgroup as the root of the mount, whatever the path says.
+		// In a container the mount may begin at the container's own cgroup, so that path is not below its root.
 		below, err := filepath.Rel(fields[3], path)
 		if err != nil || strings.HasPrefix(below, "..") {
 			below = "."

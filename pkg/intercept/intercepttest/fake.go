@@ -75,7 +75,7 @@ func NewFake(now func() time.Time) *Fake {
 // Open returns the backend of one more agent.
 func (f *Fake) Open() intercept.Backend { return &fakeBackend{kernel: f} }
 
-// Calls returns the calls so far.
+// Calls returns how many calls there were so far.
 func (f *Fake) Calls() Calls {
 	f.mu.Lock()
 	defer f.mu.Unlock()

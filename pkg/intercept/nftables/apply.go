@@ -83,8 +83,8 @@ func clone(r *rules.Rules) rules.Rules {
 	return c
 }
 
-// staleTables returns the lease tables that no running agent owns and that have no lease
-// or drain left. If the kernel does not support owned tables, only the leases decide.
+// staleTables returns the lease tables to delete: those that no running agent owns and that have no lease or drain left, and
+// those of this process under an earlier owner name. If the kernel does not support owned tables, only the leases decide.
 func (b *Backend) staleTables(all map[string]uint32, own string) ([]string, error) {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -145,7 +145,7 @@ func (b *Backend) write(ctx context.Context, r *rules.Rules) error {
 		b.applied, b.content = clone(r), now
 	}
 	if !slices.Equal(before, r.Fallback) {
-		if err := b.deleteStaleFlows(ctx, r); err != nil { // affects only clients that reuse their port
+		if err := b.deleteStaleFlows(ctx, r); err != nil { // the error affects only clients that reuse their port
 			b.log.WarnContext(ctx, "connections to a removed fallback stay", "err", err)
 		}
 	}

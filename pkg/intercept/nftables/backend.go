@@ -34,13 +34,13 @@ type Backend struct {
 
 	flowGrace time.Duration // the constant of that name, except in tests
 
-	applyMu sync.Mutex // held by Apply, Prepare and Remove
-	// The fields below are guarded by applyMu.
+	applyMu sync.Mutex // serializes Apply, Prepare and Remove
+	// applyMu guards the next three fields.
 	applied   rules.Rules // rules that the last Apply wrote
 	content   string      // result of readContent right after that Apply; empty: unknown
 	ownerless bool        // the kernel does not support owned tables
 
-	watchMu sync.Mutex // held by Watch
+	watchMu sync.Mutex // serializes calls of Watch, which read from events
 }
 
 // New opens the netlink sockets of a Backend in the current network namespace. It

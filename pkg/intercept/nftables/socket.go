@@ -170,7 +170,7 @@ func (s *socket) dump(kind int, attrs ...netlink.Attribute) ([][]byte, error) {
 	return nil, errors.New("the rules keep changing while they are read")
 }
 
-// withHint wraps err with the missing capability or kernel option.
+// withHint wraps err with its likely cause: a missing capability or kernel option, or a process that owns the table.
 func withHint(doing string, err error) error {
 	var missing string
 	switch {
@@ -191,7 +191,7 @@ func withHint(doing string, err error) error {
 	return fmt.Errorf("%s: %w: %s", doing, err, missing)
 }
 
-// missingOption returns the kernel options that an operation needs.
+// missingOption says which kernel options may be missing if the kernel does not support an operation; "" if that is unknown.
 func missingOption(doing string) string {
 	switch {
 	case strings.HasPrefix(doing, "adding table"):

@@ -17,19 +17,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// priorityTrace is before all chains that decide, and after the reassembly of fragments.
+// priorityTrace is before all chains that accept or drop packets, and after the reassembly of fragments.
 const priorityTrace = -399
 
 // A Tracer makes the kernel trace the packets of a client: the kernel reports each rule that they pass to the group NFNLGRP_NFTRACE.
 type Tracer struct {
 	socket *socket
-	events *netlink.Conn // member of that group
+	events *netlink.Conn // subscribed to that group
 }
 
 // A Drop is a rule or policy that dropped packets.
 type Drop struct {
 	Where  string // family, table and chain
-	Rule   string // with its handle; empty: the chain's policy
+	Rule   string // names the rule by its handle; empty: the chain's policy dropped the packets
 	Policy bool
 }
 
@@ -58,7 +58,7 @@ func NewTracer(src netip.Addr) (*Tracer, error) {
 	return t, nil
 }
 
-// start adds the table.
+// start adds the table [TraceTable] with rules that trace the packets from and to src.
 func (t *Tracer) start(src netip.Addr) error {
 	all, err := t.socket.listTables()
 	if err != nil {
@@ -68,7 +68,7 @@ func (t *Tracer) start(src netip.Addr) error {
 	switch port, isThere := all[TraceTable]; {
 	case port != 0:
 		return fmt.Errorf("adding table %s: another process owns it, at netlink port %d", TraceTable, port)
-	case isThere: // of a process that was killed, on a kernel without owned tables or by an older version
+	case isThere: // left by a killed process: of an older version, or on a kernel without owned tables
 		tx.deleteTable(TraceTable)
 		if err := t.socket.commit(&tx); err != nil {
 			return err
@@ -103,7 +103,7 @@ func (t *Tracer) remove() error {
 
 // Drops returns the drops that the kernel has reported, each once. It ends when no trace arrives for 50 ms.
 func (t *Tracer) Drops(now func() time.Time) (drops []Drop, err error) {
-	for { // the kernel has sent the traces before the packets were dropped
+	for { // the kernel sends a packet's traces before it drops the packet
 		_ = t.events.SetReadDeadline(now().Add(50 * time.Millisecond))
 		messages, err := t.events.Receive()
 		for _, m := range messages {

@@ -11,7 +11,7 @@ import (
 )
 
 // Mark is the bit of the packet mark (SO_MARK, fwmark) that the agent's own packets
-// carry. Rules match this bit only. Others use other bits: kube-proxy 0x4000 and
+// carry. Rules match this bit only. Other programs use other bits: kube-proxy 0x4000 and
 // 0x8000, Cilium 0x0f00, Calico 0xffff0000, the AWS CNI 0x80.
 const Mark = 0x1000
 
@@ -95,7 +95,7 @@ func isOwner(s string) bool {
 	return len(s) >= 1 && len(s) <= 16
 }
 
-// A Lease is one address that the agent can hold.
+// A Lease names one address on which the agent can hold a lease.
 type Lease struct {
 	Key   netip.Addr // the address that clients query: the element of the kernel set
 	Probe netip.Addr // the address of the agent's own socket
