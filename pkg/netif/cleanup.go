@@ -52,7 +52,7 @@ func removeMarked(k kernel, drop func(address) bool) (removed []string, err erro
 }
 
 // removeOtherLinks removes agents' links that an older configuration used: those that have
-// one of addrs with a mark (nil: any such address), and another name than keep.
+// one of addrs (nil: any address) with an agent's mark, and another name than keep.
 func removeOtherLinks(k kernel, keep string, addrs []netip.Addr) (removed []string, err error) {
 	list, err := k.addresses(0)
 	if err != nil {
@@ -63,7 +63,7 @@ func removeOtherLinks(k kernel, keep string, addrs []netip.Addr) (removed []stri
 			continue
 		}
 		name, err := k.linkName(a.index)
-		if errors.Is(err, errLinkGone) || err == nil && name == keep { // gone: removed with another of its addresses
+		if errors.Is(err, errLinkGone) || err == nil && name == keep { // the link was removed for an earlier address in list, or is the one to keep
 			continue
 		}
 		var links []string

@@ -41,7 +41,7 @@ type Link struct {
 	config Config
 	mark   uint32
 	open   func() (kernel, error)
-	sem    chan struct{} // capacity 1: holds a value while the kernel is being changed
+	sem    chan struct{} // capacity 1: holds a value while reconcile or Remove works on the kernel
 
 	removed bool // Remove was called; guarded by sem
 
@@ -59,7 +59,7 @@ type Stats struct {
 	Duplicates []string     `json:"elsewhere"`           // addresses that another link has too, each with ": " and that link's name
 	Repairs    uint64       `json:"repairs"`             // runs of the check that changed anything
 	Contested  bool         `json:"contested,omitempty"` // another program undoes the repairs, so their rate is limited
-	StoodDown  bool         `json:"stoodDown,omitempty"` // a newer agent owns the link
+	StoodDown  bool         `json:"stoodDown,omitempty"` // a newer agent owns the link, or an address on lo
 	LastError  string       `json:"lastError,omitempty"` // error of the last check; empty: none
 }
 

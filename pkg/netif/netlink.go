@@ -47,7 +47,7 @@ func openKernel() (kernel, error) {
 		k.close()
 		return nil, fmt.Errorf("setting up a netlink socket: %w", err)
 	}
-	// Kernels before 4.20 do not support it and dump the addresses of all links.
+	// Kernels before 4.20 do not support strict checks, and dump the addresses of all links.
 	_ = unix.SetsockoptInt(sock.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	return k, nil
 }
@@ -111,7 +111,7 @@ func (k *netlinkKernel) createLink(name string, kind Kind) error {
 	if err := k.links.LinkAdd(link); err != nil {
 		return translate(err)
 	}
-	// It needs no link-local address. This fails if the kernel has no IPv6, which is fine.
+	// The link needs no link-local address. Turning that off fails without IPv6 in the kernel, which is fine.
 	if made, err := k.links.LinkByName(name); err == nil {
 		_ = k.links.LinkSetIP6AddrGenMode(made, addrGenModeNone)
 	}
@@ -144,7 +144,7 @@ func translate(err error) error {
 		return nil
 	case errors.Is(err, unix.EPERM):
 		return ErrNotPermitted
-	case errors.Is(err, unix.EACCES): // from inet6_addr_add only
+	case errors.Is(err, unix.EACCES): // here the kernel returns it only for an IPv6 address while IPv6 is disabled
 		return ErrDisabled
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT):
 		return ErrUnsupported
@@ -375,7 +375,7 @@ func (e *linkEvents) matters(m syscall.NetlinkMessage) bool {
 	}
 }
 
-// linkMatters also matches the index: a renamed link no longer has the name.
+// linkMatters reports whether a message is about lo or the link called name. It also compares the index: a link may be renamed.
 func (e *linkEvents) linkMatters(data []byte) bool {
 	if len(data) < unix.SizeofIfInfomsg {
 		return true

@@ -116,8 +116,8 @@ func (p *pass) useLoopback() error {
 	return nil
 }
 
-// createLink creates the link. Auto tries the next kind if the kernel does not support
-// one or does not permit it: the addresses may be on lo already.
+// createLink creates the link. With Auto it tries the next kind if the kernel does not support or does not permit one: even
+// without the permission to create links, lo can be used if it has the addresses already.
 func (p *pass) createLink() error {
 	var reasons []string
 	var failed error
@@ -167,7 +167,7 @@ func (p *pass) adoptCreated() error {
 	return p.adopt(dev)
 }
 
-// adopt makes this agent the owner of dev, unless dev is foreign or another agent's.
+// adopt makes this agent the owner of dev and sets dev up. It does not change a foreign link or, without takeOver, another agent's.
 func (p *pass) adopt(dev device) error {
 	if err := p.checkAdoptable(dev); err != nil {
 		return fmt.Errorf("adopting link %s: %w", p.config.Name, err)
@@ -202,7 +202,7 @@ func (p *pass) adopt(dev device) error {
 	return nil
 }
 
-// checkAdoptable returns ErrForeign unless dev is a link that an agent would create.
+// checkAdoptable returns ErrForeign unless dev has the configured name and a kind that agents create, and is an agent's or unused.
 func (p *pass) checkAdoptable(dev device) error {
 	switch {
 	case dev.name != p.config.Name:
@@ -228,7 +228,7 @@ func (p *pass) checkAdoptable(dev device) error {
 
 // checkUnused returns ErrForeign if another program uses dev, which has no alias: a
 // bridge with an address may wait for its first port, a dummy may hold addresses of
-// Services. A link that also holds an address of the agent belongs to another node cache.
+// Services. A link that also holds a configured address is another DNS cache's, and may be adopted.
 func (p *pass) checkUnused(dev device) error {
 	have, err := p.k.addresses(dev.index)
 	if err != nil {
@@ -278,7 +278,7 @@ func (p *pass) ensureAddresses() error {
 		}
 		missing = err
 	}
-	return cmp.Or(missing, p.pruneAddresses(have)) // the first is the more useful one
+	return cmp.Or(missing, p.pruneAddresses(have)) // a missing address is the more useful error
 }
 
 func (p *pass) addAddress(a netip.Addr) error {
@@ -292,8 +292,8 @@ func (p *pass) addAddress(a netip.Addr) error {
 	return nil
 }
 
-// repairAddress makes an existing address usable. On lo, where the mark is the only
-// sign of the owner, it replaces another agent's mark.
+// repairAddress makes an existing address usable. On lo the mark is the only sign of the owner: with takeOver, repairAddress
+// replaces another agent's mark there; otherwise it sets ownedByOther.
 func (p *pass) repairAddress(h address) error {
 	a := h.prefix.Addr()
 	onLo := p.dev.index == loIndex
@@ -321,7 +321,7 @@ func (p *pass) repairAddress(h address) error {
 	return nil
 }
 
-// pruneAddresses removes addresses that an agent with another configuration left on the link.
+// pruneAddresses removes, only with takeOver, addresses that an agent with another configuration left on the link.
 func (p *pass) pruneAddresses(have []address) error {
 	if !p.takeOver {
 		return nil

@@ -69,10 +69,10 @@ type runner struct {
 	kernel         kernel // nil: not open
 	stopEvents     func()
 	watching       sync.WaitGroup
-	eventsEnded    chan struct{} // closed when events failed
+	eventsEnded    chan struct{} // closed by watch when reading events failed
 	wake           chan struct{} // capacity 1: holds a value while a check is requested
 	repairs        *rate.Limiter
-	duplicatesRead time.Time // last time that all links were read
+	duplicatesRead time.Time // when findDuplicates last ran
 	lastLogged     string    // error that was logged last; empty: none, or its end was logged
 }
 
@@ -162,7 +162,7 @@ func (r *runner) connect() error {
 	return nil
 }
 
-// watch wakes Run on events. Events that arrive while Run is busy are merged.
+// watch wakes Run on events, and when reading them fails. Events that arrive while Run is busy cause one check.
 func (r *runner) watch(next func() error, ended chan<- struct{}) {
 	defer r.signal()
 	defer close(ended)
