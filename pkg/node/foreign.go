@@ -20,14 +20,14 @@ import (
 // foreignInterval is the time between two reads of the sockets on the agent's port.
 const foreignInterval = 5 * time.Second
 
-// ForeignSockets tracks the sockets of other processes at the addresses of servers.
+// ForeignSockets tracks the sockets of other processes at the addresses of the agent's DNS servers.
 type ForeignSockets struct {
 	UDP []*server.UDP
 	TCP []*server.TCP // as many as UDP, at the same addresses
 	Log *slog.Logger
 
 	current atomic.Pointer[[]sockdiag.Socket]
-	failed  bool // the last read failed; owned by read
+	failed  bool // the last call of read failed; only read uses it
 }
 
 // Sockets returns the result of the last read.

@@ -28,7 +28,7 @@ type Host interface {
 	MissingCapabilities() []string // names of the capabilities that a node needs and this process lacks
 	DetectDataPlane(ctx context.Context) (dataplane.Found, error)
 	OpenBackend(name string, log *slog.Logger) (intercept.Backend, error)
-	MayHaveRules(name string) bool // reports whether the backend may have rules
+	MayHaveRules(name string) bool // reports whether the kernel may hold rules of the backend called name
 	NewLink(c netif.Config) (Link, error)
 	SelfQueryDialer() func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) // dials self-queries; nil: [intercept.DialMarked]
 }
@@ -87,7 +87,7 @@ func (LocalHost) OpenBackend(name string, log *slog.Logger) (intercept.Backend, 
 	return b, nil
 }
 
-// NewLink returns the link of a configuration.
+// NewLink returns the link that c describes. It changes nothing on the node.
 func (LocalHost) NewLink(c netif.Config) (Link, error) { return netif.New(c) }
 
 // SelfQueryDialer returns nil: self-queries use [intercept.DialMarked].
@@ -183,7 +183,7 @@ func waitLeases(ctx context.Context, b intercept.Backend) error {
 	for {
 		state, err := b.State(ctx)
 		if err != nil || len(state.Leases) == 0 {
-			return nil // an unreadable backend is reported by removeRules
+			return nil // no lease is held, or removeRules gets the same error and reports it
 		}
 		for addr, left := range state.Leases {
 			if old, known := before[addr]; known && left > old {

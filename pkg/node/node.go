@@ -49,7 +49,7 @@ type Config struct {
 
 // Target is the part of the interception that may change while the agent runs.
 type Target struct {
-	Fallback []netip.AddrPort // these get queries while no lease is held; empty: the earlier ones stay, unless None
+	Fallback []netip.AddrPort // these get queries while no lease is held; empty: the endpoints set before stay, unless None
 	From     string           // intercept.fallback as configured
 	None     bool             // link-local mode without a fallback: remove the current one, also if a predecessor set it
 	Services []netip.Addr     // addresses of the DNS service; empty: not known yet
@@ -174,8 +174,8 @@ func (n *Node) bypassed() bool {
 	return n.dataPlane.Early && n.config.Intercept.Mode == config.ModeTransparent
 }
 
-// Setup adds the addresses to the link. The sockets must be open: an address without a listener is better
-// than no address, but worse than a fallback. handed means that a predecessor still reads the same sockets.
+// Setup adds the addresses to the link, and finds or removes the rules of predecessors, see oldRules. The sockets must be open: queries
+// to an address without a listener fail. handed means that a predecessor still reads the same sockets.
 func (n *Node) Setup(ctx context.Context, handed bool) error {
 	if !n.Managed() {
 		return nil
@@ -301,7 +301,7 @@ func (n *Node) TargetChanged() {
 	}
 }
 
-// Serve allows the lease to be taken: the agent answers.
+// Serve allows the leases to be taken: from now on the agent answers queries.
 func (n *Node) Serve() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -326,7 +326,7 @@ const drainDelay = 20 * time.Millisecond
 // ending.
 const stopTimeout = 5 * time.Second
 
-// Lapsed reports whether the agent intercepts queries but holds no lease, so that they go to the fallback.
+// Lapsed reports whether the agent has rules that intercept queries, but no lease, so that queries do not reach it.
 func (n *Node) Lapsed() bool {
 	keeper := n.currentKeeper()
 	return keeper != nil && keeper.Stats().NoneHeldFor > 0
@@ -388,7 +388,7 @@ func (n *Node) remove(ctx context.Context) {
 		switch {
 		case errors.Is(err, rules.ErrOwned):
 			n.log.InfoContext(ctx, "rules left to the newer agent")
-			return // and the link with them
+			return // the link stays too: the newer agent uses it
 		case err != nil:
 			n.log.ErrorContext(ctx, "removing rules failed", "err", err, "hint", "run `node-cache cleanup` on the node")
 		}
@@ -453,7 +453,7 @@ func (n *Node) TookOver(from string, gone bool) {
 	n.leaseExpiry = n.leaseEnd()
 }
 
-// leaseEnd returns when a lease that is renewed now has expired.
+// leaseEnd returns when a lease that is renewed now has expired, but at most stopTimeout from now.
 func (n *Node) leaseEnd() time.Time {
 	if !n.Managed() {
 		return time.Time{}

@@ -33,8 +33,8 @@ type oldRules struct {
 	fallback  []netip.AddrPort // targets in these rules; empty: unknown
 }
 
-// find finds the rules in all backends but the used one. No other process would remove them, and they send queries to servers that
-// may be gone.
+// find finds the rules in all backends but the one called used, which this agent uses. No other process would remove these rules,
+// and they send queries to servers that may be gone.
 func (o *oldRules) find(ctx context.Context, used string) {
 	used, _, _ = strings.Cut(used, "-")
 	for _, name := range []string{dataplane.BackendNFTables, backendIPTables} {
@@ -61,7 +61,7 @@ func (o *oldRules) warn(ctx context.Context, err error) {
 		"hint", "they may redirect queries; stop all agents on the node, then run `node-cache cleanup`")
 }
 
-// with calls do with the backend of a predecessor.
+// with opens the backend called name, calls do with it, and closes it.
 func (o *oldRules) with(ctx context.Context, name string, do func(context.Context, intercept.Backend) error) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
@@ -82,7 +82,7 @@ func (o *oldRules) remove(ctx context.Context) error {
 			if err != nil || !state.Present {
 				return err
 			}
-			// The owner of a lease on another address is unknown; only a renewal shows that it is alive.
+			// A lease on another address may belong to a running agent. Only a renewal of the lease shows that.
 			foreign := func(key netip.Addr) bool { return !slices.Contains(o.addresses, key) }
 			if slices.ContainsFunc(slices.Collect(maps.Keys(state.Leases)), foreign) {
 				if err := waitLeases(ctx, b); err != nil { // another agent serves other addresses
@@ -114,7 +114,7 @@ type replacingBackend struct {
 	mu      sync.Mutex // guards the fields below
 	since   time.Time  // time of the first renewal; zero: there was none
 	held    bool       // leases are held, for at least leaseSettleTime
-	changed func()     // requests an Apply; nil: no watch yet
+	changed func()     // requests an Apply; nil: Watch was not called yet
 }
 
 // Apply implements [intercept.Backend].

@@ -84,7 +84,7 @@ func (n *Node) InterceptStats() *intercept.Stats {
 	return new(keeper.Stats())
 }
 
-// NotReady returns why the node's queries do not arrive here, nil if they do.
+// NotReady returns why the node's queries do not arrive at this agent; nil if they do, or did less than leaseGrace ago.
 func (n *Node) NotReady() error {
 	if n.link != nil {
 		if err := linkError(n.link.Stats()); err != nil {
