@@ -47,11 +47,11 @@ func attachFilter(index int, p *ebpf.Program, parent uint32) (*filter, error) {
 	if err := netlink.FilterReplace(&f.BpfFilter); err != nil {
 		return nil, fmt.Errorf("adding a filter: %w", err)
 	}
-	list, _, _ := filtersAt(index, parent) // a filter that stays lets everything pass
+	list, _, _ := filtersAt(index, parent) // a filter that is not found lets everything pass once its agent has ended
 	for _, other := range list {
 		if other.Attrs().Handle != f.Handle {
 			f.ownsQdisc = true           // the other agent may have added the qdisc
-			_ = netlink.FilterDel(other) // it may be gone
+			_ = netlink.FilterDel(other) // the filter may be gone
 		}
 	}
 	return f, nil
@@ -85,10 +85,10 @@ func (f *filter) detach() error {
 	return err
 }
 
-// release does nothing: the filter ends with its interface, whose index may be that of another one by now.
+// release does nothing: the filter ends with its interface, whose index another interface may have by now.
 func (*filter) release() error { return nil }
 
-// attached reports whether the filter is still there.
+// attached reports whether the filter is still there. After an error it returns true.
 func (f *filter) attached() bool {
 	list, _, err := filtersAt(f.LinkIndex, f.Parent)
 	for _, other := range list {
@@ -96,10 +96,10 @@ func (f *filter) attached() bool {
 			return true
 		}
 	}
-	return err != nil // after an error it may still be there
+	return err != nil // after an error the filter may still be there
 }
 
-// removeUnused removes a clsact qdisc without filters.
+// removeUnused removes the clsact qdisc of an interface unless it has filters.
 func removeUnused(index int) error {
 	for _, parent := range sides() {
 		agents, others, err := filtersAt(index, parent)
@@ -131,7 +131,7 @@ func Cleanup() (removed []string, err error) {
 	return removed, errors.Join(errs...)
 }
 
-// cleanUp removes the filters of agents on an interface, and a qdisc that they leave without a use.
+// cleanUp removes the filters of agents on an interface, and then the qdisc if it has no other filters.
 func cleanUp(index int) (found bool, err error) {
 	for _, parent := range sides() {
 		agents, _, err := filtersAt(index, parent)

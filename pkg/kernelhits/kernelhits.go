@@ -52,14 +52,14 @@ type Source interface {
 // Config configures a Responder.
 type Config struct {
 	Source  Source
-	Owner   func(name []byte) []byte // returns the owner of a name, nil for none; see Changed and [resolve.Plan.Owner]
+	Owner   func(name []byte) []byte // returns the cluster object that a name belongs to, its owner; nil: none; see Changed and [resolve.Plan.Owner]
 	Size    int64                    // bytes of answers, at most MaxSize
-	Permit  time.Duration            // see SetPermit
-	Lease   time.Duration            // if the last heartbeat is older, every query goes to the agent
+	Permit  time.Duration            // initial value of SetPermit
+	Lease   time.Duration            // the kernel answers only this long after a heartbeat, see Beat; then every query goes to the agent
 	Port    uint16                   // port of the agent's sockets
 	Sockets func() []syscall.RawConn // the agent's UDP sockets, to recognize its replies
 	Busy    func() time.Duration     // longest time that a reader has spent on its current batch
-	Lapsed  func() bool              // reports whether the agent has lost its lease; if so, the kernel answers no query
+	Lapsed  func() bool              // reports whether the agent has lost the leases of its interception; if so, the kernel answers no query
 
 	// Count is called with the hits of one question since its last call for it, Attribute with those of one client.
 	Count     func(Hits)
@@ -165,10 +165,10 @@ func bootTime() uint64 {
 	return uint64(ts.Nano())
 }
 
-// Beat extends the lease: the agent answers.
+// Beat records a heartbeat: the agent answers, so the kernel may answer for Config.Lease from now.
 func (k *Responder) Beat() { atomic.StoreUint64(&k.control.Heartbeat, bootTime()) }
 
-// renew extends the lease if the agent answers.
+// renew calls Beat unless a reader of the agent is stuck. If Config.Lapsed, it deletes the heartbeat: the kernel stops at once.
 func (k *Responder) renew() {
 	if k.cfg.Lapsed() {
 		atomic.StoreUint64(&k.control.Heartbeat, 0)
@@ -192,14 +192,14 @@ func (k *Responder) Set(on bool) {
 // zoneSlot is the slot of the one version of all zone answers that depend on more than one object.
 const zoneSlot = 0
 
-// slot returns the index of the version of a name or an owner.
+// slot returns the index of the version of a name or an owner. Several names may share a slot.
 func (k *Responder) slot(name []byte) uint32 {
 	return 1 + uint32(maphash.Bytes(k.seed, name)%(slotCount-1))
 }
 
 func (k *Responder) bump(slot uint32) { atomic.AddUint64(&k.version[slot], 1) }
 
-// Changed ends the answers for a name or of an owner; nil: all answers.
+// Changed ends the answers for a name, or those that depend on an owner (see Config.Owner); nil: all answers.
 func (k *Responder) Changed(name []byte) {
 	if name == nil {
 		atomic.AddUint32(&k.control.Epoch, 1)
@@ -217,7 +217,7 @@ func (k *Responder) ZoneChanged() {
 	atomic.AddUint32(&k.control.Changing, ^uint32(0))
 }
 
-// addressOf returns the program's form of an address.
+// addressOf returns an address in the form that the BPF programs use.
 func addressOf(addr netip.Addr) (a hitsAddress) {
 	bytes := addr.As16()
 	for i := range a.Word {
@@ -299,8 +299,8 @@ const (
 	beatInterval  = 200 * time.Millisecond
 )
 
-// Run attaches the programs to the interfaces of pods, and keeps the answers, until ctx ends. Then it detaches them. An error is
-// logged: the agent answers without the kernel, too.
+// Run attaches the programs to the interfaces of pods, and keeps the answers, until ctx ends. Then it detaches the programs. Errors are
+// only logged: the agent answers without the kernel, too.
 func (k *Responder) Run(ctx context.Context) {
 	defer k.links.detachAll()
 	defer k.Set(false)

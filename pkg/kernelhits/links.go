@@ -50,10 +50,10 @@ type attachment struct {
 type attachedProgram interface {
 	detach() error
 	release() error // closes what belongs to an interface that is gone
-	attached() bool // false once another program has detached it
+	attached() bool // false if the kernel says that it is not attached any more
 }
 
-// A tcxLink is a program that ends with this process.
+// A tcxLink is a program attached to tcx. The kernel detaches it when this process ends.
 type tcxLink struct{ link.Link }
 
 func (l tcxLink) detach() error  { return l.Close() }
@@ -116,7 +116,7 @@ func (l *links) subscribe(ctx context.Context) error {
 	}
 	defer func() {
 		close(done)
-		go func() { // the sender does not check done while it sends
+		go func() { // updates is read to its end, because the sender does not check done while it sends
 			for range updates {
 			}
 		}()
@@ -197,7 +197,7 @@ func (l *links) apply(ctx context.Context, dev netlink.Link, exists bool) {
 	}
 }
 
-// complete reports whether no program was detached by others.
+// complete reports whether both programs are still attached: another process may have detached them.
 func (a *attachment) complete() bool {
 	return !slices.ContainsFunc(a.programs, func(p attachedProgram) bool { return !p.attached() })
 }
@@ -218,7 +218,7 @@ func (l *links) attachLocked(index int, name string) (err error) {
 			return err
 		}
 	}
-	// Egress first: a client is permitted before it is answered.
+	// Egress first: the program there permits a client, before the one at ingress may answer it.
 	for _, p := range []struct {
 		program *ebpf.Program
 		at      ebpf.AttachType
@@ -236,7 +236,7 @@ func (l *links) attachLocked(index int, name string) (err error) {
 	return nil
 }
 
-// attachProgram attaches a program behind those of other programs such as CNI plugins.
+// attachProgram attaches a BPF program behind those of CNI plugins and others: to tcx or, if the kernel has none, to clsact.
 func (l *links) attachProgram(index int, p *ebpf.Program, at ebpf.AttachType, parent uint32) (attachedProgram, error) {
 	if !l.legacy {
 		attached, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: p, Attach: at, Anchor: link.Tail()})
@@ -279,7 +279,7 @@ func (l *links) forgetLocked(index int) {
 	delete(l.attached, index)
 }
 
-// releaseAddresses deletes the holders of an interface, so that other interfaces may hold its addresses.
+// releaseAddresses deletes the entries for the addresses that an interface holds, so that other interfaces may hold them.
 func (l *links) releaseAddresses(index int) {
 	var addr hitsAddress
 	var holder hitsHolder
@@ -290,7 +290,7 @@ func (l *links) releaseAddresses(index int) {
 		}
 	}
 	for _, addr := range held {
-		_ = l.k.objects.Holders.Delete(addr) // it may be gone
+		_ = l.k.objects.Holders.Delete(addr) // the entry may be gone
 	}
 }
 

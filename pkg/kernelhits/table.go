@@ -65,19 +65,19 @@ type Stats struct {
 // offers of a question since the last sweep.
 type offers struct {
 	count  uint64 // offers while the kernel had no answer
-	inVain int    // times that the answer was asked for in vain
+	inVain int    // times that fill asked in vain, see maxInVain
 }
 
 // An entry is an answer in the kernel.
 type entry struct {
 	key     hitsKey
-	hits    Hits      // what count reports, without IPv4 and IPv6
+	hits    Hits      // what the method count reports; IPv4 and IPv6 are not set here
 	index   uint32    // index of its counters
 	counted [2]uint64 // counters at the last count: IPv4, IPv6
 	epoch   uint32    // epoch, slot and version are those of the answer
 	slot    [2]uint32
 	version [2]uint32
-	until   uint64 // end of its use, in ns of CLOCK_BOOTTIME
+	until   uint64 // the kernel gives the answer until then, in ns of CLOCK_BOOTTIME
 	used    uint64 // when a sweep last found queries, or about the time of the first write; in ns of CLOCK_BOOTTIME
 	recent  uint64 // queries since the last sweep: hits, and the offers before the first write
 	last    uint64 // value of recent at the last sweep
@@ -129,7 +129,7 @@ func (t *table) fill(query []byte) {
 	if e != nil && t.current(e) {
 		return // the kernel has the answer, but does not serve this client
 	}
-	if e != nil && t.count(e) == 0 { // hits may make the answer due for a refresh
+	if e != nil && t.count(e) == 0 { // it changed before the kernel gave it; count also reports hits, which may make a refresh due
 		t.addInVain(key)
 	}
 	// Every version is read before the answer: a change in between makes it outdated.
@@ -137,7 +137,7 @@ func (t *table) fill(query []byte) {
 	name := key.Name[:nameLen]
 	owner := t.k.cfg.Owner(name)
 	own, owned, space, zones := t.version(name), t.version(owner), t.version(parent(owner)), t.versionIn(zoneSlot)
-	boot, now := bootTime(), t.k.cfg.Now() // in this order: no TTL is longer than the process's
+	boot, now := bootTime(), t.k.cfg.Now() // in this order, so that no TTL of the kernel is longer than that of the agent
 	reply, shared, ok := t.k.cfg.Source.SharedReply(t.widest(query), now, t.reply[:0])
 	t.reply = reply
 	if !ok || !t.encode(&a, reply, &shared, boot, 12+nameLen+4) {
@@ -159,7 +159,7 @@ func (t *table) fill(query []byte) {
 // A versionAt is a version that an answer depends on.
 type versionAt struct{ slot, version uint32 }
 
-// version returns the version of a name or an owner. That of nil changes only by a collision of hashes.
+// version returns the version of a name or an owner. Nil means no owner: its version changes only if a name has the same slot.
 func (t *table) version(name []byte) versionAt {
 	return t.versionIn(t.k.slot(name))
 }
@@ -176,7 +176,7 @@ func parent(name []byte) []byte {
 	return name[1+int(name[0]):]
 }
 
-// current reports whether the program may still give the answer.
+// current reports whether the BPF program may still give the answer.
 func (t *table) current(e *entry) bool {
 	for i, slot := range e.slot {
 		if uint32(atomic.LoadUint64(&t.k.version[slot])) != e.version[i] {
@@ -227,7 +227,7 @@ func (t *table) widest(query []byte) []byte {
 	return t.query
 }
 
-// encode sets what the program sends. It returns false for a reply that the program cannot send.
+// encode sets in a what the BPF program sends. It returns false for a reply that this program cannot send.
 func (t *table) encode(a *hitsAnswer, reply []byte, shared *resolve.Shared, boot uint64, questionEnd int) bool {
 	data := reply[questionEnd:]
 	if t.msg.Parse(reply) != nil || t.msg.Truncated() || len(data) > maxData || len(t.msg.Records) > maxRecords {
@@ -263,7 +263,7 @@ func (t *table) encode(a *hitsAnswer, reply []byte, shared *resolve.Shared, boot
 	return true
 }
 
-// write puts the answer into the kernel. e is nil for a new one.
+// write puts the answer into the kernel. e is the entry of its key; nil: the kernel has no answer for this key yet.
 func (t *table) write(key hitsKey, e *entry, a *hitsAnswer, size int, shared *resolve.Shared) {
 	if e == nil {
 		if len(t.free) == 0 {
@@ -310,7 +310,7 @@ func (t *table) remove(key hitsKey) {
 	if e == nil {
 		return
 	}
-	_ = t.change(&key, func() error { return t.k.objects.Answers.Delete(&key) }) // it may be missing
+	_ = t.change(&key, func() error { return t.k.objects.Answers.Delete(&key) }) // the answer may be missing
 	t.count(e)
 	t.free = append(t.free, e.index)
 	delete(t.entries, key)
@@ -320,7 +320,7 @@ func (t *table) remove(key hitsKey) {
 	t.update(func(s *Stats) { s.Answers = len(t.entries) })
 }
 
-// read returns the counts of an answer, by family.
+// read returns the counts of the answer with these counters: IPv4, IPv6.
 func (t *table) read(index uint32) (sums [2]uint64) {
 	for i := range sums {
 		if t.k.objects.Hits.Lookup(2*index+uint32(i), &t.counts) == nil {
@@ -347,7 +347,7 @@ func (t *table) count(e *entry) uint64 {
 	return n
 }
 
-// sweep counts the hits, removes answers without a use, and ranks the others if the table is full.
+// sweep counts the hits, removes answers that are unused (see forgetAfter), and ranks the others if the table is full.
 func (t *table) sweep() {
 	clear(t.seen)
 	t.ranked = t.ranked[:0]

@@ -11,7 +11,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// An offer is a query that the agent answered from memory: the kernel could answer the next one.
+// An offer is a query that the agent answered from memory: the kernel could answer the next query with the same question.
 type offer struct {
 	len   uint8
 	query [maxQuery]byte
@@ -61,11 +61,11 @@ func (w *worker) offer(pkt, reply []byte, now time.Time) {
 	copy(o.query[:], pkt)
 	select {
 	case w.k.offers <- o:
-	default: // the table is busy: the next query offers it again
+	default: // the table has not read the earlier offers yet: a later query offers this question again
 	}
 }
 
-// isPlain reports whether the program answers queries of this shape, as bpf/hits.c decides: RD, perhaps AD, one question, perhaps an
+// isPlain reports whether the BPF program answers queries of this shape, as bpf/hits.c decides: RD, perhaps AD, one question, perhaps an
 // OPT record without options.
 func isPlain(pkt []byte) bool {
 	if len(pkt) <= 12+4 || len(pkt) > maxQuery || pkt[2] != 1 || pkt[3]&^0x20 != 0 || pkt[4] != 0 || pkt[5] != 1 ||
