@@ -23,9 +23,9 @@ import (
 type Socket struct {
 	TCP     bool
 	Local   netip.AddrPort // the address may be unspecified
-	UID     int            // user ID of the owner
+	UID     int            // user ID of the process that made the socket
 	Inode   uint64
-	PID     int    // 0: not visible
+	PID     int    // process that has the socket open; 0: unknown
 	Program string // name of process PID, at most 15 bytes
 }
 
@@ -145,7 +145,7 @@ func ListBound(port uint16) ([]Socket, error) {
 	return list, nil
 }
 
-// Inode returns the inode number of a socket, which identifies it in the list.
+// Inode returns the inode number of a socket, which identifies it in the list of [ListBound].
 func Inode(raw syscall.RawConn) (uint64, error) {
 	var st unix.Stat_t
 	var failed error
