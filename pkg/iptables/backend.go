@@ -37,7 +37,7 @@ type Config struct {
 	Variant  Variant          // empty: the variant that the node uses
 	LockWait time.Duration    // longest wait for the xtables lock, rounded up to seconds; 0: 5 s
 	Log      *slog.Logger     // nil: no logs
-	Now      func() time.Time // clock of the cache of read rules; nil: no cache
+	Now      func() time.Time // clock for the age of rules that were read before, see maxReadAge; nil: rules are always read again
 }
 
 // A Backend writes rules to the iptables of one network namespace. It implements
@@ -51,7 +51,7 @@ type Backend struct {
 	rules        atomic.Pointer[rules.Rules] // rules of the last Apply, even if it failed, or else of the last Prepare; nil: neither was called
 	applied      atomic.Bool                 // Apply was called
 	warnedIPv6   atomic.Bool                 // the warning about missing IPv6 is logged
-	writeMu      sync.Mutex                  // held by Apply and Remove; guards the field below
+	writeMu      sync.Mutex                  // serializes Apply and Remove; guards otherCleared, and variantTables.written and printed
 	otherCleared bool                        // clearOther is done: it does not run again
 }
 
@@ -214,7 +214,7 @@ func (b *Backend) recordBases(s *variantTables, v6 bool, chains []chain) error {
 	return b.sets.writeNote(baseNote(v6), strings.Join(slices.Compact(all), " "))
 }
 
-// clearOther removes the rules of agents from the other variant.
+// clearOther removes the rules of agents from the other variant, once for this Backend.
 func (b *Backend) clearOther(ctx context.Context) (changed bool, err error) {
 	if b.other == nil || b.otherCleared {
 		return false, nil
@@ -311,7 +311,7 @@ func (b *Backend) Renew(_ context.Context, keys []netip.Addr, d time.Duration) e
 	}
 	var errs []error
 	for _, key := range keys {
-		// The drain entry comes first: resetRules must not reset a session that has just begun.
+		// Transparent mode needs a drain entry for each lease, and before it: resetRules resets sessions without such an entry.
 		if target := drainKey(r, key); target != key {
 			errs = append(errs, b.sets.addEntry("drain", target, d))
 		}
@@ -414,7 +414,7 @@ func (b *Backend) State(ctx context.Context) (rules.State, error) {
 }
 
 // addRules adds the rules of one variant. An error with IPv6 is only logged, so that the
-// IPv4 rules are still reported; Apply returns it if it matters.
+// IPv4 rules are still reported. Apply returns the error if the rules have IPv6 addresses.
 func (b *Backend) addRules(ctx context.Context, s *variantTables, state *rules.State) error {
 	for _, v6 := range []bool{false, true} {
 		lines, err := s.read(ctx, v6)

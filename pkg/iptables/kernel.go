@@ -17,7 +17,7 @@ import (
 // An nftKernel reads the tables of iptables-nft over netlink.
 type nftKernel struct {
 	conn           *netlink.Conn
-	lastGeneration uint32    // generation of the ruleset at lastMarks
+	lastGeneration uint32    // generation of the ruleset when lastMarks was read
 	lastMarks      [2]string // last result of fingerprint; empty: none yet
 }
 

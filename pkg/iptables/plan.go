@@ -156,7 +156,7 @@ func (p *planner) answerRules() []string {
 			continue
 		}
 		// Answers to rewritten queries have to be tracked, to be translated back. The agent's
-		// self-query has its destination as its source.
+		// self-query has one address as source and destination, and is not tracked.
 		for _, proto := range []string{"udp", "tcp"} {
 			self := fmt.Sprintf("%s -d %s", s, p.host(a))
 			list = append(
@@ -273,7 +273,7 @@ func (p *planner) masqueradeRules() []string {
 	for i, a := range p.Addresses {
 		list[i] = fmt.Sprintf("-m conntrack --ctstate DNAT --ctorigdst %s --ctorigdstport %d -j MASQUERADE", a, p.Port)
 		if p.randomFully {
-			list[i] += " --random-fully" // two pods that use the same port would get the same one
+			list[i] += " --random-fully" // without it, two pods with the same source port would be given the same port of the node
 		}
 	}
 	return list

@@ -87,7 +87,7 @@ func variantOf(path string) (Variant, error) {
 	return Legacy, nil
 }
 
-// list returns the rules of one existing chain. It may wait for the lock.
+// list returns the rules of one existing chain. It may wait for the xtables lock.
 func (p *program) list(table, name string) (lines []string, err error) {
 	err = inNamespace(p.namespace, func() error {
 		p.runs.Add(1)
@@ -164,7 +164,7 @@ func inNamespace(ns netns.NsHandle, fn func() error) error {
 // Config.LockWait. The operation had no effect, or the next call completes it.
 var ErrLocked = errors.New("another program holds the xtables lock")
 
-// withHint adds a hint to the error output of a program.
+// withHint adds the likely cause to the error of a program, and makes it wrap ErrLocked if another program held the lock.
 func withHint(err error) error {
 	text := err.Error()
 	says := func(parts ...string) bool {

@@ -182,7 +182,7 @@ func (s *sets) deleteEntry(what string, a netip.Addr) error {
 	return nil
 }
 
-// leases adds the remaining time of each lease of a family. found means that the set exists.
+// leases adds the remaining time of each lease of a family to left. found means that the set exists.
 func (s *sets) leases(v6 bool, left map[netip.Addr]time.Duration) (found bool, err error) {
 	name := setName("lease", v6)
 	list, err := s.handle.IpsetList(name)
