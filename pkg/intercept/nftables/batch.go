@@ -108,7 +108,7 @@ type element struct {
 	timeout   time.Duration // 0: none
 }
 
-// elements adds or deletes elements, by the message kind. id is the ID of a set that the
+// elements adds elements to a set or deletes them from it, as the message kind says. id is the ID of a set that the
 // same batch adds; 0: the set exists already.
 func (b *batch) elements(verb string, kind int, flags netlink.HeaderFlags, set string, id uint32, elements ...element) {
 	list := make([]netlink.Attribute, len(elements))

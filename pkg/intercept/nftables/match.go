@@ -58,7 +58,7 @@ func (f family) is() match {
 	return match{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: register}, equal([]byte{f.proto})}
 }
 
-// load loads the packet's source or destination, by its offset, into the register.
+// load loads the packet's source or destination address, which begins at offset in the IP header, into the register.
 func (f family) load(offset uint32) *expr.Payload {
 	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: f.size}
 }
@@ -99,8 +99,8 @@ func (f family) notRecorded(set string) match {
 		match{&expr.Lookup{SourceRegister: register, SetName: set + f.suffix, Invert: true}})
 }
 
-// rewriteAddress writes the packet's source or destination, by its offset, and updates the
-// checksums that cover it: of the IPv4 header, and of UDP or TCP. An IPv6 header has none.
+// rewriteAddress replaces the packet's source or destination address, which begins at offset in the IP header, by a. It updates the
+// checksums that cover the address: of the IPv4 header, and of UDP or TCP. An IPv6 header has no checksum.
 func (f family) rewriteAddress(offset uint32, a netip.Addr) match {
 	value := &expr.Immediate{Register: register, Data: a.AsSlice()}
 	if a.Is6() {

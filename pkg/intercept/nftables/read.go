@@ -84,7 +84,7 @@ func (s *socket) list(kind int, table string) ([][]byte, error) {
 	return slices.DeleteFunc(all, func(m []byte) bool { return tableOf(m) != table }), nil
 }
 
-// listNames lists the names of a table's chains or sets. name is the type of the attribute that holds them.
+// listNames lists the names of a table's chains or sets. name is the type of the netlink attribute that holds the name of each.
 func (s *socket) listNames(kind int, table string, name uint16) (names []string, err error) {
 	all, err := s.list(kind, table)
 	for _, m := range all {

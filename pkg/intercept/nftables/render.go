@@ -45,7 +45,7 @@ const (
 )
 
 // Sessions that begin during a drain are recorded for longer than any drain lasts. The
-// set has room for as many as a node can begin in that time.
+// set has room for more sessions than a node begins in that time.
 const (
 	movedTime = 10 * time.Minute
 	movedSize = 1 << 16
@@ -245,7 +245,7 @@ func addFallback(tx *batch, r *rules.Rules) {
 // the node to be translated back.
 func addFallbackRules(tx *batch, f family, r *rules.Rules) {
 	for _, a := range r.Addresses {
-		// A session of the agent is not moved: its next packet is no SYN.
+		// A TCP session with the agent is not sent to a fallback when the lease ends: its next packet is no SYN.
 		query := slices.Concat(udpTo(r.Port), f.is(), f.to(a), marked(false))
 		session := slices.Concat(tcpTo(r.Port), flags(flagSYN|flagACK, flagSYN), f.is(), f.to(a), marked(false))
 		tx.rule(chainFallback, "not leased: to a fallback", query, f.dnatRandom(tx, r.Fallback))
