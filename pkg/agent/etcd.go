@@ -11,7 +11,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/names/skydns"
 )
 
-// newEtcd returns a client for the records of etcd; nil: they are not configured.
+// newEtcd returns the client that reads DNS records from etcd; nil: etcd is not configured.
 func newEtcd(cfg *config.Etcd, log *slog.Logger) (*etcd.Client, error) {
 	if len(cfg.Endpoints) == 0 {
 		return nil, nil //nolint:nilnil // etcd is optional

@@ -59,7 +59,7 @@ type route struct {
 	pool   *upstream.Pool
 }
 
-// unchanged reports whether the keys of a part have the same values in r and old. A reload keeps such a part.
+// unchanged reports whether the configuration keys of a part have the same values in r and old. If so, a reload keeps the part.
 func (r *generation) unchanged(old *generation, keys func(*config.Config) any) bool {
 	return reflect.DeepEqual(keys(&r.config), keys(&old.config))
 }
@@ -78,12 +78,12 @@ func fallbackKeys(c *config.Config) any {
 	return []any{usesFallback(c), c.Intercept.Fallback, c.Cluster.Central}
 }
 
-// usesFallback reports whether a route has a fallback.
+// usesFallback reports whether any route may use the fallback.
 func usesFallback(c *config.Config) bool {
 	return slices.ContainsFunc(c.Forward, func(r config.Route) bool { return !r.NoFallback })
 }
 
-// samePool reports whether the pool of one route can serve another.
+// samePool reports whether one pool can serve both routes.
 func samePool(a, b config.Route) bool {
 	a.ClientSubnet = b.ClientSubnet
 	a.MinTTL, a.MaxTTL, a.NegativeTTL, a.NoCache, a.NoFallback = b.MinTTL, b.MaxTTL, b.NegativeTTL, b.NoCache, b.NoFallback
@@ -105,7 +105,7 @@ type builder struct {
 
 	ready, stopped <-chan struct{} // closed once the agent serves; closed once it applies no more configurations
 
-	kernelHas func(name []byte, rrtype uint16) bool // reports whether the kernel answers a question
+	kernelHas func(name []byte, rrtype uint16) bool // reports whether the kernel itself answers queries for a name and type
 }
 
 // useTap makes the tap send its messages to the collector at to; empty: to none.
@@ -128,7 +128,7 @@ func (b *builder) poolConfig(cfg *config.Config, zone []byte, label string) upst
 	}
 }
 
-// mark returns the mark of upstream sockets: the agent's own rules leave marked packets alone.
+// mark returns the mark of upstream sockets, 0 for none. The agent's own rules do not redirect marked packets.
 func mark(cfg *config.Config) uint32 {
 	if cfg.Intercept.Manage {
 		return rules.Mark
@@ -171,7 +171,7 @@ func (b *builder) buildRoutes(r, old *generation) error {
 		r.routes = append(r.routes, route)
 	}
 	var err error
-	if r.cache == nil { // resize changes its size later, when nothing can fail any more
+	if r.cache == nil { // a reload keeps the cache; resize changes its size, in the last step that can fail
 		if r.cache, err = cache.New(cacheConfig(cfg.Cache), time.Now()); err != nil {
 			return fmt.Errorf("making the cache: %w", err)
 		}
@@ -179,7 +179,7 @@ func (b *builder) buildRoutes(r, old *generation) error {
 	return nil
 }
 
-// buildParts makes the cluster, the fallback, the other sources of records, and the probes of r.
+// buildParts makes those of r's cluster, fallback, other sources of DNS records, and probes whose keys differ from old's.
 func (b *builder) buildParts(r, old *generation) (err error) {
 	cfg := &r.config
 	if !r.unchanged(old, clusterKeys) {
@@ -204,7 +204,7 @@ func (b *builder) buildParts(r, old *generation) (err error) {
 	return err
 }
 
-// buildRecords makes the sources of records of r other than the cluster.
+// buildRecords makes r's sources of DNS records other than the cluster, if their keys differ from old's.
 func (b *builder) buildRecords(r, old *generation) (err error) {
 	if !r.unchanged(old, specialKeys) {
 		r.special = nil
@@ -260,8 +260,8 @@ type fallback struct {
 	service string // "namespace/name" of the endpoints; empty: configured addresses
 }
 
-// newFallback returns the pool of intercept.fallback, nil if no server is known. The endpoints are those of the
-// central resolver's service; nil: not watched.
+// newFallback returns the pool of intercept.fallback, nil if no server is configured or all are this agent's own addresses.
+// The endpoints are those of the central resolver's Service; nil: that is not watched.
 func (b *builder) newFallback(cfg *config.Config, endpoints *upstream.Service) (*fallback, error) {
 	c := b.poolConfig(cfg, []byte{0}, status.FallbackZone)
 	f := new(fallback)
@@ -306,7 +306,7 @@ func target(to config.Target, route config.Route) upstream.Target {
 	return upstream.Target{Network: "udp", Addr: to.Addr}
 }
 
-// resize gives r's cache, which it shares with old, the configured size. Then old's cache is empty and forwards to the new one.
+// resize gives r a cache of the configured size, if that differs from old's. It empties old's cache, which forwards to the new cache.
 func (r *generation) resize(old *generation) error {
 	if old.config.Cache.Size == r.config.Cache.Size {
 		return nil
@@ -327,7 +327,7 @@ func cacheConfig(cfg config.Cache) cache.Config {
 	}
 }
 
-// parts returns the parts of r that run.
+// parts returns the parts of r that run in the background.
 func (r *generation) parts() []part {
 	var list []part
 	for _, route := range r.routes {
@@ -368,7 +368,7 @@ func (b *builder) newLocalData(cfg *config.Config, old *localdata.Data) (*locald
 	return localdata.New(s)
 }
 
-// templateOf parses the records of a configured template.
+// templateOf parses the DNS records of a configured template.
 func templateOf(t *config.Template) (localdata.Template, error) {
 	out := localdata.Template{Zone: t.Zone, Types: t.Types, Match: t.Match, Rcode: t.Rcode}
 	for _, section := range []struct {

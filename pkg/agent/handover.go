@@ -18,7 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/server"
 )
 
-// exitWait is how long a stopping agent waits for a successor that has its sockets.
+// exitWait is how long a stopping agent waits until the successor that has its sockets takes over.
 const exitWait = 3 * time.Second
 
 // A socketHandover takes over the sockets of a predecessor and hands them to a successor. Without a path it
@@ -38,7 +38,7 @@ type socketHandover struct {
 	stopNode  func()           // stops maintaining link and rules; written before run
 }
 
-// open makes the server of the socket, which listens once it runs.
+// open makes the Takeover and, if there is a path, the server of the handover socket. The server listens once it runs.
 func (h *socketHandover) open(cfg handover.Config) (err error) {
 	cfg.Now, cfg.Recorder, cfg.Log = time.Now, &h.recorder, h.log
 	cfg.Snapshot = func(ctx context.Context) error { return h.snapshots.saveFor(ctx, h.running.Load()) }
@@ -64,7 +64,7 @@ func (h *socketHandover) awaitSync(ctx context.Context, from *handover.Client) {
 		h.recorder.WaitFor("the cluster sync, before taking over from agent " + from.Predecessor)
 		h.log.InfoContext(ctx, "waiting for cluster sync", "agent", from.Predecessor)
 		select {
-		case <-r.cluster.Source.Ready(): // a newer configuration may count by now
+		case <-r.cluster.Source.Ready(): // look again: a reload may have replaced r
 			continue
 		case <-r.replaced:
 			continue
@@ -85,9 +85,9 @@ func (h *socketHandover) requiredCapabilities() []cap.Value {
 	return nil
 }
 
-// takeOver stops the predecessor, since this agent serves now, and allows link and rules to be maintained. An agent that is
-// stopped before leaves sockets, link, and rules to the predecessor: its own rules would make the predecessor stand down. Once
-// the request is sent, the takeover completes in any case.
+// takeOver stops the predecessor, since this agent serves now, and allows link and rules to be maintained. If ctx has ended, it
+// leaves sockets, link, and rules to the predecessor, which would stand down if this agent set rules of its own. Otherwise the
+// takeover completes, even if ctx ends during it.
 func (h *socketHandover) takeOver(ctx context.Context) {
 	if h.takesOver() && ctx.Err() != nil {
 		return
@@ -140,14 +140,14 @@ func (h *socketHandover) hasHandedOver() bool {
 	}
 }
 
-// announceExit notifies a successor that has the sockets: it takes over now.
+// announceExit tells a successor that has the sockets to take over now, and waits for that, at most for exitWait.
 func (h *socketHandover) announceExit(ctx context.Context) {
 	if h.path != "" {
 		h.server.Shutdown(context.WithoutCancel(ctx), exitWait)
 	}
 }
 
-// yield leaves what the claim names to the successor.
+// yield leaves the sockets, link and rules that the claim names to the successor.
 func (h *socketHandover) yield(ctx context.Context, claim handover.Claim) {
 	defer h.node.Yield(ctx, claim) // also after a panic: link and rules are the successor's
 	defer h.stopNode()

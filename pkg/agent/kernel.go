@@ -28,10 +28,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/server"
 )
 
-// kernelHits are the answers in the kernel, if the configuration asked for them at the start and the kernel supports them. Otherwise
-// its methods do nothing.
+// kernelHits makes the kernel answer cache hits, if the configuration asked for that at the start and the kernel supports it.
+// Otherwise it has no Responder, and its methods change nothing.
 type kernelHits struct {
-	*kernelhits.Responder // nil: there are none
+	*kernelhits.Responder // nil: the kernel answers nothing
 
 	why      string      // why the kernel does not answer; empty: it does, or kernel.hits is off
 	stopped  atomic.Bool // switched off by `node-cache kernel off`
@@ -43,10 +43,10 @@ type kernelHits struct {
 	handover *socketHandover
 	log      *slog.Logger
 
-	mu sync.Mutex // orders the calls of Kernel.Set
+	mu sync.Mutex // serializes update, so that the latest state is set last
 }
 
-// open loads the programs. It must run before the workers are made. With `auto` an error is logged only.
+// open loads the eBPF programs. It must run before the servers' workers are made. If kernel.hits is auto, it only logs an error.
 func (h *kernelHits) open(ctx context.Context) error {
 	cfg := h.running.Load().config
 	if cfg.Kernel.Hits == config.KernelOff {
@@ -116,7 +116,7 @@ func (h *kernelHits) worker(w *resolve.Worker) server.Worker {
 }
 
 // update makes the kernel follow the running configuration, the address of the DNS service, the watchers and the command
-// `node-cache kernel`. It drops all answers of earlier plans.
+// `node-cache kernel`. It drops all answers that the kernel holds from earlier plans.
 func (h *kernelHits) update() {
 	if h.Responder == nil {
 		return
@@ -208,7 +208,7 @@ func (r *generation) kernelDestinations() (list []netip.AddrPort) {
 // dnsPort is the port of the cluster's DNS service.
 const dnsPort = 53
 
-// ownerOf returns the owner of a name in the configuration in use.
+// ownerOf returns the part of a name whose changes invalidate its answers, see zone.Owner; nil: nothing in the cluster does.
 func (h *kernelHits) ownerOf(name []byte) []byte {
 	if owner := h.running.Load().cluster.Owner; owner != nil {
 		return owner(name)
@@ -216,7 +216,7 @@ func (h *kernelHits) ownerOf(name []byte) []byte {
 	return nil
 }
 
-// count counts hits of one question.
+// count adds hits that the kernel answered for one question to the counters of the resolver, the cache and the pods' names.
 func (h *kernelHits) count(hits kernelhits.Hits) {
 	r := h.running.Load()
 	h.resolver.CountCopies(hits.Type, hits.Rcode, hits.IPv4, hits.IPv6)
@@ -230,7 +230,7 @@ func (h *kernelHits) count(hits kernelhits.Hits) {
 	}
 }
 
-// attribute counts hits of one client.
+// attribute adds hits that the kernel answered for one client to the counters of that client's pod.
 func (h *kernelHits) attribute(c kernelhits.Client) {
 	if index := h.running.Load().cluster.Pods; index != nil {
 		_, usage := index.UsageOf(c.Addr)

@@ -21,7 +21,7 @@ func (o *storeObserver) Changing() {
 	}
 }
 
-// OwnerChanged implements [zone.Observer]. It leaves out the kernel, which observes the cache.
+// OwnerChanged implements [zone.Observer]. It does not tell the kernel, which learns of the change from the cache.
 func (o *storeObserver) OwnerChanged(owner []byte) {
 	if r := o.running.Load(); r != nil {
 		r.cache.OwnerChanged(owner, time.Now())

@@ -54,7 +54,7 @@ func noError(run func(context.Context)) func(context.Context) error {
 // A part runs in the background while a configuration uses it.
 type part interface {
 	// Run runs until ctx ends, and then returns nil. Only the agent ends a part: once no configuration uses it, or when the agent
-	// stops. A part copes with failures of others, such as servers, by itself. Any other error ends the agent.
+	// stops. A part copes with failures of others, such as upstreams, by itself. An error that Run returns ends the agent.
 	Run(ctx context.Context) error
 }
 

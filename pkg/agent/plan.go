@@ -97,8 +97,8 @@ func (r *generation) adopt(p *resolve.Plan) {
 // other networks: this agent does not see when that resolver's upstreams change. NodeLocal DNSCache has the same bound.
 const otherCentralTTL = 30 * time.Second
 
-// planRoutes returns the routes of the plan: the configured ones, then those to the central resolver, and the special names that have
-// none of these.
+// planRoutes returns the routes of the plan: the configured ones, then those to the central resolver, then those of
+// special names. It leaves out the latter two for a zone that has one of the former.
 func (r *generation) planRoutes() (list []resolve.Route) {
 	for _, route := range r.routes {
 		list = append(list, resolve.Route{
@@ -126,7 +126,7 @@ func (r *generation) planRoutes() (list []resolve.Route) {
 }
 
 // upstreamOf returns the upstream of a route, nil if it has none: its pool, and the fallback while all of the pool's
-// upstreams are down. A route over TLS has no fallback: an attacker who cuts connections must not get the queries in plain
+// upstreams are down. A route over TLS or HTTPS has no fallback: an attacker who cuts connections must not get the queries in plain
 // text.
 func (r *generation) upstreamOf(route route) resolve.Asker {
 	if !route.HasUpstream() {

@@ -43,7 +43,7 @@ func (c *configuration) succeeded(now time.Time) {
 	c.generation.Add(1)
 }
 
-// syncTimeout bounds a reload's wait for a new cluster source. The old one answers meanwhile.
+// syncTimeout bounds each wait of a reload: for a new cluster source, and for a new etcd client. Meanwhile the old plan answers.
 const syncTimeout = 10 * time.Second
 
 // Reload applies cfg and returns the configuration in use. If err is not nil, Reload records it as the reason
@@ -59,7 +59,7 @@ func (a *Agent) Reload(cfg config.Config, err error) (inUse configsource.InUse, 
 	return configsource.InUse{Config: r.config, Generation: a.config.generation.Load(), NeedRestart: r.needRestart}, err
 }
 
-// replan rebuilds the plan of the running configuration, because something outside it has changed.
+// replan rebuilds the plan of the running configuration, because the memory limit or what is known of the node's topology has changed.
 func (a *Agent) replan(ctx context.Context) {
 	_ = a.config.inTurn(ctx, func(context.Context) error { // an error is logged
 		r := a.running.Load()
@@ -114,7 +114,7 @@ func (c *configuration) run(ctx context.Context) {
 	}
 }
 
-// apply applies cfg. It builds the parts that changed, waits for the sync of a new cluster source, swaps the
+// apply applies cfg. It builds the parts that changed, waits for a new cluster source and a new etcd client, swaps the
 // resolver's plan in one step, and then stops unused parts. A query sees either the old plan or the new one.
 func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	old := a.running.Load()
@@ -184,12 +184,11 @@ func (a *Agent) preparedPlan(ctx context.Context, r, old *generation) (*resolve.
 	return a.builder.plan(r)
 }
 
-// purgeRerouted removes the zones from the cache that have a route in either r or old but not in both, those whose
-// route has an upstream in only one of them, and those that are excluded from the cache now. Another upstream answers,
-// and cached denials of the old one would hide its names. Zones all of whose upstreams are replaced expire: the new ones
-// are asked at once, and while they fail, the old answers are served stale. Where an upstream stays, entries stay, since
-// servers of one zone should agree. The resolver must have r's plan already: then answers to queries that were sent before
-// are not stored either.
+// purgeRerouted removes zones from the cache, so that cached denials of an old upstream do not hide names of a new one: zones with
+// a route in only one of r and old, zones whose route has an upstream in only one of them, zones excluded from the cache now, and
+// the zones of special names, if those changed. Zones all of whose upstreams are replaced expire: the new upstreams are asked at
+// once, and while they fail, the old answers are served stale. Where an upstream stays, entries stay, since the servers of one zone
+// should agree. The resolver must have r's plan already: then answers to queries sent under the old plan are not stored either.
 func purgeRerouted(r, old *generation) {
 	for _, route := range r.routes {
 		switch before := old.route(route.Zone); {
@@ -273,7 +272,7 @@ func (c *configuration) refuse(ctx context.Context, err error) {
 	}
 }
 
-// load reads the configuration and sets up the log. Later changes are not missed.
+// load reads the configuration and sets up the log. The source reports changes made after that, once it runs.
 func (a *Agent) load(ctx context.Context) (config.Config, error) {
 	cfg := config.Default(a.options.Role)
 	if a.options.Config != nil {

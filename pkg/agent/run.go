@@ -274,7 +274,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 
 	defer a.handover.Close() // drops a takeover that did not complete
 	a.awaitCluster(ctx)
-	if ctx.Err() != nil { // a predecessor continues
+	if ctx.Err() != nil { // stopped while waiting; a predecessor, if there is one, continues to serve
 		return nil
 	}
 	if err := a.node.Setup(ctx, a.handover.takesOver()); err != nil || ctx.Err() != nil {
@@ -358,15 +358,15 @@ func (a *Agent) watchSuspends(ctx context.Context) {
 	})
 }
 
-// The API server is asked for this node's topology zone at these intervals. The wait doubles because a
-// missing permission is rarely granted soon, and clusters have many nodes.
+// The API server is asked for this node's topology zone at these intervals. The wait doubles after each error, because a
+// missing permission usually stays missing, and clusters have many nodes.
 const (
 	zoneRetry      = 30 * time.Second
 	zoneRetryLimit = 16 * time.Minute // longest wait, reached by doubling
 )
 
-// watchTopology asks the API server for this node's topology until it is known. Then the zone and the choice of
-// central endpoints use it.
+// watchTopology asks the API server for this node's topology, if that is needed, until it is known. Then the zones and the choice
+// of central endpoints use it. It also warns of federations without aliases, until ctx ends.
 func (a *Agent) watchTopology(ctx context.Context) {
 	warned := false
 	for wait := zoneRetry; ; {

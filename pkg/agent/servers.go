@@ -151,7 +151,7 @@ func (s *servers) close() {
 	}
 }
 
-// tasks returns the tasks that read queries.
+// tasks returns the Run methods of the DNS servers, which read and answer queries.
 func (s *servers) tasks() []func(context.Context) error {
 	list := make([]func(context.Context) error, 0, 2*len(s.udp))
 	for i := range s.udp {
@@ -160,7 +160,7 @@ func (s *servers) tasks() []func(context.Context) error {
 	return list
 }
 
-// runAdmin runs the admin server, if there is one, until stop is called. Its error does not end the agent.
+// runAdmin runs the admin server, if there is one, until stop is called. An error of it does not end the agent; stop returns it.
 func (s *servers) runAdmin(ctx context.Context) (stop func() error) {
 	if s.admin == nil {
 		return func() error { return nil }
@@ -191,7 +191,7 @@ func (s *servers) limitSessions(share *memory.Share, limits *config.Limits) {
 	}
 }
 
-// addReaders opens the sockets that were not adopted.
+// addReaders opens the UDP sockets that the predecessor lacked, one for each missing reader. A failure is only logged.
 func (s *servers) addReaders(ctx context.Context) {
 	for _, u := range s.udp {
 		if u.MissingReaders() == 0 {
@@ -249,7 +249,7 @@ func (s *servers) handOver(ctx context.Context, claim handover.Claim, guard pani
 		start(listenOf(handover.KindTCP, s.tcp[i].Addr()), func() { s.tcp[i].HandOver(ctx, sessionDrain) })
 	}
 	if s.admin != nil {
-		// The successor may serve it at an address that covers this one. Its clients want the agent that answers queries.
+		// The claim need not name the admin address: the successor's may cover it. Admin clients want the agent that answers DNS queries.
 		s.admin.Give()
 	}
 	quiet.Wait()

@@ -152,7 +152,7 @@ func (s *snapshots) run(ctx context.Context) {
 			return
 		case <-s.change:
 		case <-period.C:
-			if r = s.running.Load(); s.owned(r) { // a reload may have stored another one
+			if r = s.running.Load(); s.owned(r) { // a reload may have stored another generation
 				s.attempt(ctx, saveTimeout, r)
 			}
 		}
@@ -178,7 +178,7 @@ func (s *snapshots) owned(r *generation) bool {
 	}
 }
 
-// apply makes run use the settings of r, if they differ. Its period begins again.
+// apply makes run use the snapshot settings of r, if they differ from old's, and begin a new period.
 func (s *snapshots) apply(old, r *generation) {
 	if r.config.Snapshot == old.config.Snapshot {
 		return
@@ -202,13 +202,13 @@ func (s *snapshots) attempt(ctx context.Context, limit time.Duration, r *generat
 	s.Save(ctx, limit, r.settings(), s.fillOf(r))
 }
 
-// fillOf returns a function that writes the sections of r.
+// fillOf returns a function that writes the snapshot sections of r.
 func (s *snapshots) fillOf(r *generation) func(context.Context, *snapshot.Writer) error {
 	return func(ctx context.Context, w *snapshot.Writer) error { return s.fill(ctx, w, r, time.Now()) }
 }
 
-// fill writes the sections of r. Of the cluster objects it writes all or none, because a part would deny the names of the rest.
-// Of the cache it writes as much as fits.
+// fill writes the snapshot sections of r. Of the cluster objects it writes all or none: with some restored, names of the others would
+// be denied. Of the cache it writes as much as fits.
 func (s *snapshots) fill(ctx context.Context, w *snapshot.Writer, r *generation, now time.Time) error {
 	for kind, store := range r.cluster.Stores() {
 		if err := s.fillZone(ctx, w, r, kind, store, now); err != nil {
@@ -239,7 +239,7 @@ func (s *snapshots) fillZone(ctx context.Context, w *snapshot.Writer, r *generat
 		size += snapshot.FramedSize(len(record))
 		return nil
 	})
-	switch most := w.Remaining() / 10 * 9; { // the zone may grow until it is written
+	switch most := w.Remaining() / 10 * 9; { // 10% spare: the objects may grow before they are written
 	case err != nil, size == 0:
 		return err
 	case size > most:
@@ -253,7 +253,7 @@ func (s *snapshots) fillZone(ctx context.Context, w *snapshot.Writer, r *generat
 	return dumpZone(r, store, now, w.Record)
 }
 
-// dumpZone emits the records of a store's cluster objects, none if there are none. The first record is the scope.
+// dumpZone emits the snapshot records of a store's cluster objects, none if there are none. The first record is the scope.
 func dumpZone(r *generation, store *zone.Store, now time.Time, emit func([]byte) error) error {
 	first := true
 	return store.Dump(now, func(record []byte) error {

@@ -47,7 +47,7 @@ func (a *Agent) Status() status.Status {
 		for _, server := range servers {
 			s.Upstreams = append(s.Upstreams, status.Upstream{Zone: route.Zone, Server: server})
 		}
-		if route.HasUpstream() && route.pool.Empty() { // one is configured, such as resolv.conf, and has no server
+		if route.HasUpstream() && route.pool.Empty() { // its configured upstream, such as a resolv.conf, has no server
 			empty = append(empty, route.Zone)
 		}
 	}
@@ -131,7 +131,7 @@ func routeStats(r *generation) []metrics.Route {
 	for _, route := range r.routes {
 		stats = append(stats, metrics.Route{Zone: route.Zone, Stats: route.pool.Stats()})
 	}
-	if c := r.cluster; c.Central != nil { // no route has this zone too
+	if c := r.cluster; c.Central != nil { // no configured route has the cluster domain as its zone
 		stats = append(stats, metrics.Route{
 			Zone: r.config.ClusterDomain, Service: r.config.Cluster.Central.Service.String(), Stats: c.Central.Stats(),
 		})
@@ -145,8 +145,8 @@ func routeStats(r *generation) []metrics.Route {
 // The kubelet's probes call the functions below. They must not fail under load: none blocks, takes a lock of
 // the query path, or sends a query.
 
-// hangThreshold is when a reader counts as hung. A batch of queries takes a millisecond; a reader that waits
-// a minute for a CPU is on a host with other problems.
+// hangThreshold is how long one batch of queries takes when its reader counts as hung. A batch normally takes a millisecond; a
+// reader that waits a minute for a CPU is on a host with other problems.
 const hangThreshold = time.Minute
 
 // notReady returns why the agent must not receive queries, nil if it may.

@@ -37,7 +37,7 @@ func (r *generation) interceptTarget() (t node.Target) {
 	return t
 }
 
-// serviceAddresses returns the first address in own for each family that the agent listens on.
+// serviceAddresses returns the first address in own for each of IPv4 and IPv6 that the agent listens on.
 func serviceAddresses(own []netip.AddrPort, listen config.Listen) []netip.Addr {
 	var addrs []netip.Addr
 	for _, o := range own {

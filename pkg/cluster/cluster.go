@@ -28,7 +28,7 @@ import (
 // cluster it is zero. A reload may keep its parts, see [Maker.New].
 type Cluster struct {
 	Domains [][]byte                 // cluster domains in canonical wire form; the first one answers reverse names
-	Owner   func(name []byte) []byte // returns the owner whose changes invalidate the answer for a name; nil: no changes are watched
+	Owner   func(name []byte) []byte // returns the part of name whose changes invalidate its answer, see zone.Owner; nil: no changes are watched
 	Store   *zone.Store              // objects that cluster names are answered from; nil: this process answers none
 	Events  *zone.Store              // store whose changes purge cached answers: Store, or one of Services only; nil: none
 	Set     *zone.Store              // imports of the cluster set, whose changes purge answers too; nil: there is none
@@ -130,7 +130,7 @@ func (m *Maker) makeNotifier(c *Cluster, cfg *config.Config) (err error) {
 	return nil
 }
 
-// clusterDomains returns the domains of the cluster and of its set, in canonical wire form; nil: there is no set.
+// clusterDomains returns the domains of the cluster and of the cluster set, in canonical wire form. If set is nil, there is no set.
 func clusterDomains(cfg *config.Config) (domains [][]byte, set []byte, err error) {
 	if domains, err = wireNames(cfg.Domains()); err == nil && cfg.Cluster.ClusterSet != "" {
 		set, err = wireName(cfg.Cluster.ClusterSet)
@@ -248,7 +248,7 @@ func (c *Cluster) NotReady(now time.Time) error {
 	return fmt.Errorf("the cluster zone is not synced: %s", c.syncProblem())
 }
 
-// AwaitSync waits for the first sync of a new source, so that no known name is denied meanwhile.
+// AwaitSync waits, at most for patience, until the source has delivered a full list. Before that, existing names would be denied.
 func (c *Cluster) AwaitSync(ctx context.Context, patience time.Duration) error {
 	if c.Source == nil {
 		return nil

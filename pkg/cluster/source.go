@@ -109,7 +109,7 @@ func searchHost(cfg *config.Config) (*pods.Host, error) {
 	return &pods.Host{Domain: cfg.ClusterDomain, Searches: c.Search, Ndots: c.Ndots, Except: cfg.Pods.SearchPathExcept}, nil
 }
 
-// watchCentral returns the watch of the central resolver's service.
+// watchCentral sets c.Endpoints and returns the watch of the central resolver's Service that fills them; nil: none is configured.
 func (m *Maker) watchCentral(c *Cluster, service config.ServiceName) *watch.ServiceWatch {
 	if service == (config.ServiceName{}) {
 		return nil

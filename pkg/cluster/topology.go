@@ -54,7 +54,7 @@ func (c *Cluster) FederationStatus(cfg *config.Cluster) (list []status.Federatio
 	return list
 }
 
-// LearnTopology reads this node's topology from the API server, if that is needed, and reports whether it is new.
+// LearnTopology reads this node's topology from the API server, if it is needed and not yet known, and reports whether it did.
 func (c *Cluster) LearnTopology(ctx context.Context, cfg *config.Cluster, log *slog.Logger) (found bool, err error) {
 	w, ok := c.topologyWatch(cfg)
 	if !ok {

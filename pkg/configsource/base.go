@@ -61,7 +61,7 @@ type InUse struct {
 // ParseObject parses NAMESPACE/NAME.
 func ParseObject(text string) (types.NamespacedName, error) {
 	namespace, name, _ := strings.Cut(text, "/")
-	// Names begin with a letter or digit; one of dots would change the API path.
+	// Names begin with a letter or digit; a name of dots would change the API path.
 	if namespace == "" || name == "" || namespace[0] == '.' || name[0] == '.' || strings.Contains(name, "/") || strings.ContainsAny(text, " ,=%?#\t\n") {
 		return types.NamespacedName{}, fmt.Errorf("%q: not NAMESPACE/NAME", text)
 	}
@@ -89,12 +89,12 @@ func (b *base) readAction() string { return "reading " + b.Name() }
 type content struct {
 	config    config.Config  // zero for the kube-dns folder
 	routes    []config.Route // routes of the kube-dns folder; nil for other parts
-	err       error          // why there is neither
+	err       error          // why there is neither a configuration nor routes
 	transient bool           // it may be the state between two steps of a writer
 	version   uint64         // number of changes of all parts so far, set for the whole only
 }
 
-// retryInterval is the pause between attempts with a configuration that was unusable at the start.
+// retryInterval is the pause between attempts to apply a configuration that was unusable at the start, and to save a last good one.
 const retryInterval = time.Minute
 
 func stoppedTimer() *time.Timer {
@@ -103,7 +103,7 @@ func stoppedTimer() *time.Timer {
 	return t
 }
 
-// After a panic, a part restarts: soon, since the cause may be fixed, and then less and less often.
+// After a panic, a part restarts, since the cause may be gone. The delay doubles with each further panic, up to lastRestartDelay.
 const (
 	firstRestartDelay = 5 * time.Second
 	lastRestartDelay  = time.Minute

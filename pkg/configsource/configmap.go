@@ -41,8 +41,8 @@ const (
 	watchJitterSeconds = 60 // a random part of this is added to watchMinSeconds
 	watchEndGrace      = 10 * time.Second
 
-	// A server that answers every other request changes the state each time. After flipBurst failures, the log has one failure and
-	// its recovery per flipEvery.
+	// A server that answers only every other request makes the ConfigMap unreadable again and again. After flipBurst failures, the log
+	// has one failure and its recovery per flipEvery.
 	flipBurst = 4
 	flipEvery = 30 * time.Second
 
@@ -64,7 +64,7 @@ type configMap struct {
 	readError *hint.Error // why the object cannot be read; nil: it can
 	logged    bool        // a failure was logged, and its recovery was not
 
-	// The following fields belong to load, and then to run.
+	// Only load uses the following fields, and after it only run.
 	version string // resource version to watch from; empty: list first
 	exists  bool   // the object existed at the last read
 	text    string // text of the key at the last read; empty also if it is missing or too large, which is an error
@@ -234,7 +234,7 @@ func (m *configMap) watch(ctx context.Context) error {
 	return m.timeoutError(ctx, nil)
 }
 
-// timeoutError returns errNoAnswer if this process ended the wait, and err otherwise.
+// timeoutError returns errNoAnswer if ctx has ended, because the server took too long or the agent stops. Otherwise it returns err.
 func (m *configMap) timeoutError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		m.api.close()

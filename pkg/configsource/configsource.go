@@ -87,7 +87,7 @@ func newSource(cfg Config, dial func(kubeconfig, userAgent string) (*watch.Clien
 		if s.lastGood != nil && s.lastGood.exists() {
 			wait = loadTimeout
 		}
-		// With a last good configuration, credentials are retried like a server that is down.
+		// With a saved last good configuration, load retries missing credentials, as it retries a server that is down.
 		if _, err := api.open(); err != nil && wait != loadTimeout {
 			return nil, &hint.Error{Err: fmt.Errorf("reading ConfigMap %s: %w", cfg.ConfigMap, err), Hint: credentialsHint}
 		}
@@ -184,7 +184,7 @@ func (s *Source) setContent(part *content, c content) {
 	s.mu.Unlock()
 }
 
-// report sets the content of a part and wakes Run.
+// report sets the content of a part and wakes deliver.
 func (s *Source) report(part *content, c content) {
 	s.setContent(part, c)
 	s.notify()
@@ -227,7 +227,7 @@ func (s *Source) markReported(v *content) bool {
 }
 
 // Run watches the source until ctx ends. Load must have been called before. Errors are passed to Apply and do not end
-// Run. The returned error is from closing the source.
+// Run. The returned error is the one with which the reader of the main source ended.
 func (s *Source) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	var runErr error
@@ -270,7 +270,7 @@ func (s *Source) forgetReported() {
 	s.notify()
 }
 
-// deliver applies changes.
+// deliver applies the combined content after each change, until ctx ends. It applies transient content only if that lasts for goneDelay.
 func (s *Source) deliver(ctx context.Context) error {
 	settled, retry := stoppedTimer(), time.NewTimer(retryInterval)
 	defer settled.Stop()
@@ -383,7 +383,7 @@ type Status struct {
 	Kind string // one of Kinds
 	Name string // path of the file, or NAMESPACE/NAME of the ConfigMap; empty: none
 
-	KubeDNS string // folder of a kube-dns ConfigMap that is merged into it; empty: none
+	KubeDNS string // folder of a kube-dns ConfigMap that is merged into the configuration; empty: none
 
 	LastGood      string    // folder of the last good configuration; empty: none is saved
 	LastGoodInUse bool      // the last good configuration is in use, since the start

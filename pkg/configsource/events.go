@@ -199,7 +199,7 @@ func (e *events) write(ctx context.Context, n *corev1.Event) error {
 		}
 	}
 	err = client.Post().Namespace(n.Namespace).Resource("events").MaxRetries(0).Body(n).Do(ctx).Error()
-	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // those mean that it was written and the response was lost
+	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // an earlier attempt wrote it
 		return shortened(err)
 	}
 	e.last = n

@@ -29,7 +29,7 @@ type file struct {
 	doubted bool   // the last check found the file missing or empty
 }
 
-// load reads the file twice, first as the watch does, so that no change is missed.
+// load reads the file twice: first for check to compare with, then for the configuration. So check reports a change in between.
 func (f *file) load(context.Context) (content, error) {
 	f.data, f.failed = readFile(f.cfg.File)
 	c, err := config.Load(f.cfg.File, f.cfg.Role)

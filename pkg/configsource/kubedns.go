@@ -55,7 +55,7 @@ func (k *kubeDNS) readIfChanged() (c content, changed bool) {
 	return content{routes: routes}, true
 }
 
-// invalid returns the error of one or several files.
+// invalid returns a configuration error with one problem for each error that err joins.
 func (k *kubeDNS) invalid(err error) error {
 	all := []error{err}
 	if several, ok := err.(interface{ Unwrap() []error }); ok {

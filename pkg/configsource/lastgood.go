@@ -81,7 +81,7 @@ var (
 	errDamaged   = errors.New("has a wrong checksum")
 )
 
-// checkWhole checks the first and last lines. A file without both was written by a person.
+// checkWhole checks the first and last lines. It accepts a file that has neither of them: a person wrote it.
 func checkWhole(text string) error {
 	if strings.TrimSpace(text) == "" {
 		return errEmpty
@@ -162,10 +162,10 @@ func (l *lastGoodStore) saveLoop(ctx context.Context) error {
 	return nil
 }
 
-// flush saves the pending configuration. It reports false if it is still pending.
+// flush saves the pending configuration. It reports false if that failed; then a configuration is pending again.
 func (l *lastGoodStore) flush(ctx context.Context) (done bool) {
 	select {
-	case <-l.kick: // this run handles it
+	case <-l.kick: // this call saves the configuration that kick announced
 	default:
 	}
 	l.mu.Lock()
@@ -227,7 +227,7 @@ func (l *lastGoodStore) write(p *InUse) (err error) {
 		err = os.Rename(f.Name(), l.path())
 	}
 	if err != nil {
-		_ = os.Remove(f.Name()) // a later save removes it otherwise
+		_ = os.Remove(f.Name()) // if this fails, a later save removes the file
 		return l.writeError(err)
 	}
 	return syncFolder(l.cfg.LastGood)
@@ -262,7 +262,7 @@ func (l *lastGoodStore) removeTemporary(now time.Time) {
 	}
 }
 
-// syncFolder makes the new name durable.
+// syncFolder makes the rename of the file in folder durable.
 func syncFolder(folder string) error {
 	f, err := os.Open(folder)
 	if err != nil {
@@ -270,7 +270,7 @@ func syncFolder(folder string) error {
 	}
 	err = f.Sync()
 	if errors.Is(err, fs.ErrInvalid) {
-		err = nil // some file systems do not support it
+		err = nil // some file systems cannot sync a folder
 	}
 	return errors.Join(err, f.Close())
 }

@@ -31,7 +31,7 @@ type Keeper struct {
 	log        *slog.Logger
 	advise     func() error // disables readahead for the program's pages
 
-	mu    sync.Mutex // guards changes of share
+	mu    sync.Mutex // serializes Update, which reads the limit, applies a new share, and stores it
 	share atomic.Pointer[Share]
 }
 
@@ -50,7 +50,7 @@ func (k *Keeper) Update(ctx context.Context, cfg *config.Config) (changed bool) 
 	case errors.Is(err, memlimit.ErrNoLimit), errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
 		limit, err = 0, nil
 	case err != nil && old != nil:
-		limit = uint64(old.limit) // an old limit is better than none
+		limit = uint64(old.limit) // the limit that was read last
 	}
 	next := shareOut(int64(min(limit, math.MaxInt64)), runtime.GOMAXPROCS(0), cfg)
 	if err != nil {
@@ -64,7 +64,7 @@ func (k *Keeper) Update(ctx context.Context, cfg *config.Config) (changed bool) 
 	return old != nil
 }
 
-// apply sets the Go runtime's limit, disables readahead, and logs the new shares.
+// apply sets the Go runtime's limit, disables readahead once there is a limit, and logs the new shares.
 func (k *Keeper) apply(ctx context.Context, cfg *config.Config, old, next *Share) {
 	if old == nil {
 		old = &Share{}

@@ -98,7 +98,7 @@ func (s *Share) goRoom() int64 {
 	return s.limit - max(minReserve, s.limit/reservePart) - s.cache - s.snapshot - s.kernel
 }
 
-// queryPart returns the part of the configured bounds that fits, 0 to 1.
+// queryPart returns the part of limits.inflight and limits.waiting that is allowed, leastPart to 1.
 func (s *Share) queryPart() float64 {
 	if s.limit == 0 {
 		return 1
@@ -122,7 +122,7 @@ func (s *Share) Sessions(cfg *config.Limits) (all, perClient int) {
 	return min(cfg.TCPSessions, room), min(cfg.TCPPerClient, room/clientPart)
 }
 
-// Held returns the bytes that the TCP sessions of one address may hold for slow clients, 0 for no limit.
+// Held returns the bytes that the TCP sessions of one listen address may hold for slow clients, 0 for no limit.
 func (s *Share) Held() int64 { return s.goLimit / heldPart / int64(s.addresses) }
 
 // Namespace returns the bytes that the services and slices of one namespace may use, 0 for no limit.

@@ -65,8 +65,8 @@ func (d Dir) Make() error {
 }
 
 // check returns an error unless the directory belongs to the process's user or to root and no other
-// user can replace files in it. A user who can write to a parent directory can only substitute another
-// such directory.
+// user can replace files in it. A user who can write to a parent directory can only put another
+// directory in its place that passes this check.
 func (d Dir) check() error {
 	info, err := os.Stat(string(d))
 	if err != nil {

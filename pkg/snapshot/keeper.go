@@ -26,7 +26,7 @@ import (
 type Settings struct {
 	Folder string
 	Size   int64         // maximum size in bytes
-	MaxAge time.Duration // an older one is not loaded
+	MaxAge time.Duration // an older snapshot is not loaded
 }
 
 // A Keeper loads one snapshot and saves others, and counts both. A panic, or a file system that hangs, costs a snapshot, not the
@@ -124,7 +124,7 @@ const abandonTimeout = 300 * time.Millisecond
 var errHangs = errors.New("the file system does not respond")
 
 // Save saves a snapshot with the sections that fill writes. It returns when that is done, ctx has ended, or limit has passed. If the
-// file system hangs, Save leaves the save running; until that ends, further ones fail.
+// file system hangs, Save leaves the write running; until that ends, further calls of Save fail.
 func (k *Keeper) Save(ctx context.Context, limit time.Duration, to Settings, fill func(ctx context.Context, w *Writer) error) {
 	select {
 	case k.busy <- struct{}{}:

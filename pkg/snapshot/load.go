@@ -85,7 +85,7 @@ func checkHead(head []byte) error {
 	case v > version:
 		return fmt.Errorf("version %d is from a newer node-cache: this one reads version %d", v, version)
 	case v < version:
-		return errDamaged // version 1 is the first
+		return errDamaged // there was no version before 1
 	}
 	return nil
 }
@@ -191,7 +191,7 @@ func (s *Snapshot) RecordError(k Kind, err error) error {
 	return loadError(s.folder, fmt.Errorf("section %q: %w", k, err))
 }
 
-// Records iterates over the records of the kind. They are valid as long as the snapshot.
+// Records iterates over the records of all sections of the kind. They are valid as long as the snapshot.
 func (s *Snapshot) Records(k Kind) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for i := range s.sections {

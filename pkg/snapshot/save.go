@@ -53,7 +53,7 @@ func Save(ctx context.Context, j Job) (int64, error) {
 	return n, nil
 }
 
-// removeLeftovers removes the temporary files of killed writers and of this one.
+// removeLeftovers removes the temporary files that killed writers and earlier saves of this writer have left.
 func (j *Job) removeLeftovers() {
 	files, err := j.Folder.List()
 	if err != nil {

@@ -18,10 +18,10 @@ const (
 type Stats struct {
 	Saved     uint64        // snapshots written and synced
 	Failed    uint64        // failed attempts; the previous snapshot stays
-	LastSaved time.Time     // when the latest was written; zero: none since start
+	LastSaved time.Time     // when the latest snapshot was written; zero: none since start
 	LastError string        // why the last attempt failed; empty: it succeeded
 	Bytes     int64         // size of the latest snapshot file
-	Duration  time.Duration // time to make and write the latest
+	Duration  time.Duration // time to make and write the latest snapshot
 	Panics    uint64        // recovered panics while reading or making a snapshot
 	Loaded    Loaded
 }
@@ -32,5 +32,5 @@ type Loaded struct {
 	Entries int           // answers restored to the cache
 	Objects int           // objects restored to the zone
 	Age     time.Duration // age of the snapshot when it was loaded
-	Reason  string        // why it was refused; otherwise empty
+	Reason  string        // why the snapshot was refused; otherwise empty
 }

@@ -23,7 +23,7 @@ var ErrStopped = errors.New("process stopped")
 // A Disk is an in-memory [snapshot.Folder] that can fail or stop at every operation and every byte written,
 // and that can simulate a crash of the host. It is safe for concurrent use.
 type Disk struct {
-	mu          sync.Mutex       // guards all below
+	mu          sync.Mutex       // guards the fields below and the data of all files
 	created     bool             // the folder exists
 	names       map[string]*data // as a process sees them
 	syncedNames map[string]*data // as they are after a host crash
