@@ -98,7 +98,7 @@ func (r *generation) adopt(p *resolve.Plan) {
 const otherCentralTTL = 30 * time.Second
 
 // planRoutes returns the routes of the plan: the configured ones, then those to the central resolver, then those of
-// special names. It leaves out the latter two for a zone that has one of the former.
+// special names. Of several routes for one zone, only the first kind stays.
 func (r *generation) planRoutes() (list []resolve.Route) {
 	for _, route := range r.routes {
 		list = append(list, resolve.Route{
@@ -125,7 +125,7 @@ func (r *generation) planRoutes() (list []resolve.Route) {
 	return list
 }
 
-// upstreamOf returns the upstream of a route, nil if it has none: its pool, and the fallback while all of the pool's
+// upstreamOf returns what a route asks, nil if it has no upstream: its pool, and the fallback while all of the pool's
 // upstreams are down. A route over TLS or HTTPS has no fallback: an attacker who cuts connections must not get the queries in plain
 // text.
 func (r *generation) upstreamOf(route route) resolve.Asker {

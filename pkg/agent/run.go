@@ -324,7 +324,7 @@ func (a *Agent) awaitCluster(ctx context.Context) {
 	_ = a.running.Load().cluster.AwaitSync(ctx, firstSyncWait)
 }
 
-// dropCapabilities drops the capabilities that the agent no longer needs.
+// dropCapabilities calls Options.DropCapabilities with the capabilities that the agent still needs.
 func (a *Agent) dropCapabilities(ctx context.Context) {
 	if a.options.DropCapabilities == nil {
 		return

@@ -66,7 +66,7 @@ func newServers(cfg *config.Config, share *memory.Share, handler server.Handler,
 	return s, nil
 }
 
-// listenDNS opens the DNS sockets, or takes those of a predecessor from adopt. After an error none stays open.
+// listenDNS opens the DNS sockets that adopt does not return from a predecessor. After an error no DNS socket stays open.
 func (s *servers) listenDNS(ctx context.Context, adopt func(kind string, addr netip.AddrPort) []*os.File) (err error) {
 	defer func() {
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// Zones returns the zones that cfg makes of the stores.
+// Zones returns the DNS zones that cfg makes of the stores.
 func (c *Cluster) Zones(cfg *config.Config) (zones zone.Zones, err error) {
 	for _, settings := range c.zoneConfigs(cfg) {
 		settings.Excluded = routedSubzones(cfg, settings.Domain)
@@ -59,7 +59,7 @@ func (c *Cluster) zoneConfigs(cfg *config.Config) (list []zone.Config) {
 		set.Store, set.Cluster, set.Domain, set.Pods = c.Set, c.Store, cfg.Cluster.ClusterSet, zone.PodsDisabled
 		set.LabelledSlices, set.AllSlices = false, true
 		if !slices.Contains(cfg.Cluster.Zones, set.Domain) {
-			set.HasFallback = nil // the central resolver may not know the names
+			set.HasFallback = nil // the central resolver may not know names of the cluster set
 		}
 		list = append(list, set)
 	}

@@ -179,7 +179,7 @@ func (m *configMap) request(opts metav1.ListOptions) (*watch.Request, error) {
 	return client.Get().Namespace(m.cfg.ConfigMap.Namespace).Resource("configmaps").VersionedParams(&opts, metav1.ParameterCodec).MaxRetries(0), nil
 }
 
-// list reads the newest state.
+// list reads the newest state of the object, and its resource version.
 func (m *configMap) list(ctx context.Context) (content, error) {
 	limited, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -243,7 +243,7 @@ func (m *configMap) timeoutError(ctx context.Context, err error) error {
 	return err
 }
 
-// apply applies one event.
+// apply applies one event of the watch, and reports the content if it changed or has an error.
 func (m *configMap) apply(e *apiwatch.Event) error {
 	if e.Type == apiwatch.Error {
 		return watch.EventError(e.Object)

@@ -121,7 +121,7 @@ func (s *Source) Load(ctx context.Context) (cfg config.Config, why, err error) {
 	return cfg, why, err
 }
 
-// loadParts reads every part.
+// loadParts reads the file or ConfigMap and the kube-dns folder, and returns them merged.
 func (s *Source) loadParts(ctx context.Context) (config.Config, error) {
 	var base, over content
 	err := s.recovering(ctx, s.readAction(), func() (err error) {
@@ -176,7 +176,7 @@ func (s *Source) Fallback(ctx context.Context, why error) (config.Config, error)
 	return cfg, nil
 }
 
-// setContent sets the content of a part.
+// setContent sets the content of a part, mainContent or overlay.
 func (s *Source) setContent(part *content, c content) {
 	s.mu.Lock()
 	s.version++
@@ -198,7 +198,7 @@ func (s *Source) notify() {
 	}
 }
 
-// combined merges the parts.
+// combined merges the content of the file or ConfigMap with that of the kube-dns folder.
 func (s *Source) combined(ctx context.Context) content {
 	s.mu.Lock()
 	main, over := s.mainContent, s.overlay
@@ -262,7 +262,7 @@ func (s *Source) Run(ctx context.Context) error {
 	return runErr
 }
 
-// forgetReported makes deliver report again.
+// forgetReported makes deliver pass the content to Apply again, after a panic there.
 func (s *Source) forgetReported() {
 	s.mu.Lock()
 	s.reported = content{}

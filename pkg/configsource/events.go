@@ -172,7 +172,7 @@ func (e *events) deliver(ctx context.Context, n *corev1.Event) {
 	}
 }
 
-// denied reports whether a further attempt is useless.
+// denied reports whether a further attempt is useless: the API server refused the request for another reason than its rate.
 func denied(err error) bool {
 	code := statusCode(err)
 	return code/100 == 4 && code != http.StatusTooManyRequests

@@ -18,7 +18,7 @@ import (
 // one of memlimit's.
 func containerLimit() (uint64, error) { return lowerLimit("/proc/self", memlimit.FromCgroup) }
 
-// lowerLimit returns the lower of hard, at which the kernel kills, and memory.high of cgroup v2. Above
+// lowerLimit returns the lower of hard, at which the kernel kills the process, and memory.high of cgroup v2. Above
 // memory.high the kernel delays each page allocation, which an agent does not survive either. Kubelets with
 // MemoryQoS set it.
 func lowerLimit(self string, hard func() (uint64, error)) (uint64, error) {

@@ -120,7 +120,7 @@ func (k *Keeper) Watch(ctx context.Context, cfg func() config.Config, changed fu
 	}
 }
 
-// Status returns the status for /status and the metrics. It is cheap.
+// Status returns the limits and shares for /status and the metrics. Before it, Update must have been called.
 func (k *Keeper) Status() status.Memory {
 	s := k.share.Load()
 	status := status.Memory{
@@ -142,7 +142,7 @@ func goUsed() int64 {
 	return int64(samples[0].Value.Uint64() - samples[1].Value.Uint64())
 }
 
-// Problems reports what is wrong with the memory.
+// Problems reports a container limit that is too low, and a live heap that is too large for the Go runtime's limit.
 func (k *Keeper) Problems() (list []status.Problem) {
 	s := k.share.Load()
 	if p := s.problem(); p != nil {

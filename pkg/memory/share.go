@@ -131,7 +131,7 @@ func (s *Share) Namespace() int64 { return s.goLimit / status.NamespacePart }
 // List returns the bytes that a list from the API server may have, 0 for the default.
 func (s *Share) List() int64 { return s.goLimit / listPart }
 
-// heapProblem reports a live heap that is too large for the limit, as in a large cluster, which is not known in advance.
+// heapProblem reports a live heap that is too large for the Go limit, as in a large cluster: its size is not known at the start.
 func (s *Share) heapProblem(live int64) *status.Problem {
 	if s.limit == 0 || live+s.fixed() <= s.goLimit {
 		return nil

@@ -182,7 +182,7 @@ func (w *Watch) addClusterSet(spaces []string) {
 	set.Expect(kinds...)
 }
 
-// isAbsent reports whether the server has no version of the resource.
+// isAbsent reports whether the server has none of the API versions of the resource.
 func (f *feed) isAbsent() bool { return f.query.versions != nil && f.missing >= len(f.query.versions) }
 
 // nextVersion makes the next request ask for another API version. A server that has none of them has no objects: that counts as

@@ -160,7 +160,7 @@ func appendEndpoint(dst []zone.Endpoint, ep *discoveryv1.Endpoint) []zone.Endpoi
 		Addrs:    addrs,
 		Hostname: orZero(ep.Hostname),
 		Zone:     orZero(ep.Zone),
-		// Unknown counts as ready, as the API asks of its clients.
+		// An unknown condition counts as ready, as the API asks of its clients.
 		Ready: ep.Conditions.Ready == nil || *ep.Conditions.Ready,
 	}
 	// A target of a kind other than Pod names the endpoint too, as in CoreDNS. A name longer than a label cannot.
@@ -190,7 +190,7 @@ func podOf(pod *corev1.Pod) (zone.Pod, bool) {
 	return zone.Pod{Namespace: pod.Namespace, Name: pod.Name, Addrs: addrs}, true
 }
 
-// maxObjectName is the longest name of an object that the API accepts, in bytes. It bounds the kind of an owner, too.
+// maxObjectName is the longest name of an object that the API accepts, in bytes. It bounds the kind of a pod's controller, too.
 const maxObjectName = 253
 
 // isObjectName reports whether text may be a kind or the name of a pod or controller. The API server accepts any bytes, of
@@ -201,9 +201,9 @@ func isObjectName(text string) bool {
 	})
 }
 
-// ownPodOf returns the record of a pod of the node, nil if another client may use its addresses: on the host network they are the
-// node's, and once a pod ends, another pod may get them before the end is reported. If node is empty, pods of any node have a
-// record. A record has at most 4 KiB.
+// ownPodOf returns the record of a pod of the node. It is nil for a pod on another node, for one with odd names or no addresses, and
+// if another client may use the pod's addresses: on the host network they are the node's, and once a pod ends, another pod may get
+// them before the end is reported. If node is empty, pods of any node have a record. A record has at most 4 KiB.
 func ownPodOf(pod *corev1.Pod, node string) *pods.Pod {
 	record, ok := podOf(pod)
 	if !ok || pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || mayHaveEnded(pod) || node != "" && pod.Spec.NodeName != node {
@@ -238,7 +238,7 @@ func dnsOf(pod *corev1.Pod) pods.DNS {
 	return d
 }
 
-// mayHaveEnded reports whether the pod's network may be gone: its sandbox is, or all containers have terminated and may
+// mayHaveEnded reports whether the pod's network may be gone: its sandbox is gone, or all containers have terminated and may
 // not be restarted.
 func mayHaveEnded(pod *corev1.Pod) bool {
 	for i := range pod.Status.Conditions {
@@ -252,7 +252,7 @@ func mayHaveEnded(pod *corev1.Pod) bool {
 	return !slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Terminated == nil })
 }
 
-// workloadOf returns the kind and name of the pod's controller, with the Deployment in place of its ReplicaSet.
+// workloadOf returns KIND/NAME of the pod's controller, with the Deployment in place of its ReplicaSet; "" without a usable one.
 func workloadOf(pod *corev1.Pod) string {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil || !isObjectName(owner.Kind) || !isObjectName(owner.Name) {

@@ -39,8 +39,8 @@ const (
 	requestsPerSecond = 1
 	requestBurst      = 1
 
-	// A server that answers every other request changes the state each time. After flipBurst failures, the log has one failure and
-	// its recovery per flipEvery.
+	// With a server that answers only every other request, a feed fails and recovers again and again. After flipBurst failures, the
+	// log has one failure and its recovery per flipEvery.
 	flipBurst = 4
 	flipEvery = 30 * time.Second
 )
@@ -161,7 +161,7 @@ func (f *feed) streamEnded(short, proved bool) {
 	}
 }
 
-// unreadable reports whether err is a decoding error that did not follow another one. The next watch then resumes after
+// unreadable reports whether err is a decoding error that did not follow another decoding error. The next watch then resumes after
 // the last event: a connection that broke within an event lost nothing. After a second such error, a new list is read.
 func (f *feed) unreadable(err error) bool {
 	again := f.lastUnreadable

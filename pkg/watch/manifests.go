@@ -45,7 +45,7 @@ type Manifests struct {
 	serviceWatcher *serviceWatcher // nil: none
 	ready          chan struct{}
 	sets           []*manifestSet // in the order of puts; removals have the opposite order
-	kinds          []zone.Kind    // kinds of Store
+	kinds          []zone.Kind    // kinds that Store gets
 	missing        bool           // objects of the sets are missing in the folder
 	failures       atomic.Uint64
 	panics         atomic.Uint64

@@ -39,7 +39,7 @@ func (c *manifestCheck) check(id manifestID, o object) []object {
 		}
 	case *corev1.Endpoints: //nolint:staticcheck // see newObject
 		return c.mirror(o)
-	case *corev1.Pod: // one without status is valid: the manifests of applications have none
+	case *corev1.Pod: // a Pod without status is valid: the manifests of applications have none
 		for i := range o.Status.PodIPs {
 			c.address(fmt.Sprintf("status.podIPs[%d].ip", i), o.Status.PodIPs[i].IP)
 		}
@@ -107,7 +107,7 @@ func (c *manifestCheck) service(svc *corev1.Service) {
 		}
 	}
 	c.external(svc)
-	if _, err := ttlOf(svc.Annotations); err != nil { // served with the zone's TTL
+	if _, err := ttlOf(svc.Annotations); err != nil { // the Service is served, with the zone's TTL
 		c.report("metadata.annotations", strings.TrimPrefix(err.Error(), "annotation "), "such as \"30s\"")
 	}
 	for i := range svc.Spec.Ports {
@@ -154,8 +154,8 @@ func (c *manifestCheck) slice(slice *discoveryv1.EndpointSlice) {
 }
 
 // mirror checks an Endpoints object and converts it to EndpointSlices, one per subset. In a cluster, a controller makes
-// one per subset and address family. Here nothing reads a slice's address type, so both families share one. A slash in
-// their names keeps them distinct from the folder's own slices.
+// one per subset and address family. Here nothing reads a slice's address type, so both families share one slice. A slash
+// in the slices' names keeps them distinct from the folder's own slices.
 //
 //nolint:staticcheck // deprecated in the API, and still common in folders
 func (c *manifestCheck) mirror(endpoints *corev1.Endpoints) (list []object) {

@@ -344,7 +344,7 @@ func usedKind(written string) (kind, version string, used bool) {
 }
 
 // mistake describes what is wrong with the head of the object at path, and its field; without a mistake, all are empty.
-// wrong is its decoding error, and kind and version are what it must have.
+// wrong is the head's decoding error, and kind and version are what the object must have.
 func (h *manifestHead) mistake(wrong error, kind, version, path string) (what, field, hint string) {
 	written, isList := strings.CutSuffix(h.Kind, "List")
 	switch {

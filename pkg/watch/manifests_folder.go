@@ -178,7 +178,7 @@ type manifestSelection struct {
 	endpoints                 Endpoints
 }
 
-// split returns the objects by kind: all of them, and the selected ones. A namespace with an object exists, document or not.
+// split returns all objects and the selected ones, by kind. A namespace with an object exists, even without a document of its own.
 func (s *manifestSelection) split(manifests []manifest) (all, selected map[zone.Kind][]object) {
 	var objects []object
 	services := map[types.NamespacedName]*corev1.Service{}

@@ -32,8 +32,8 @@ const (
 )
 
 const (
-	// The pauses between failed calls. The last one is short: a restarted kubelet soon ends pods whose addresses other pods then
-	// get, and an attempt at a socket of the node costs little.
+	// The pauses between failed calls. The last one is short: a restarted kubelet may end pods at once, and other pods then
+	// get their addresses. An attempt costs little, since the socket is on this node.
 	firstCallPause = 200 * time.Millisecond
 	lastCallPause  = time.Second
 )

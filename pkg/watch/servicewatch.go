@@ -19,7 +19,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/retry"
 )
 
-// batchDelay is how long a change waits for others: a Service and its slices change in several steps.
+// batchDelay is how long the report of a change waits for further changes: a Service and its slices change in several steps.
 const batchDelay = 10 * time.Millisecond
 
 // dnsPort is the number a Service gives its DNS port, RFC 1035 section 4.2.
@@ -196,7 +196,7 @@ func (w *serviceWatcher) snapshot() (ready []Server, service []netip.AddrPort, s
 	var leaving []Server
 	for _, s := range w.slices {
 		if known && !serves {
-			break // its slices cannot have such a port either
+			break // the Service has no DNS port, so its slices have none
 		}
 		if target, found := targetPort(s.ports, port.Name, known); found {
 			ready, leaving = appendServers(ready, s.ready, target), appendServers(leaving, s.terminating, target)

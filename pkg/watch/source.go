@@ -46,7 +46,7 @@ func (q *query) covers(namespace, name string) bool {
 	return (q.namespace == "" || q.namespace == namespace) && (q.only == "" || q.only == name)
 }
 
-// listOne requests one object at the newest version. It omits the selectors: a search for them may match nothing.
+// listOne requests one object at the newest version. It omits the selectors: if they match nothing, the server searches all objects.
 func (q *query) listOne(ctx context.Context) (runtime.Object, error) {
 	opts := metav1.ListOptions{Limit: 1}
 	all := *q
@@ -182,7 +182,7 @@ func (f *feed) confirm(ctx context.Context) (proven bool, err error) {
 	switch {
 	case err != nil || version < before:
 		f.behind, f.rolledBack = true, true
-	case version <= f.upTo.Load(): // the event may have come in the meantime
+	case version <= f.upTo.Load(): // events of the watch may have raised upTo since the request
 		f.confirmed(ctx, at)
 		return true, nil
 	default:
@@ -255,7 +255,7 @@ func (f *feed) list(ctx context.Context, opts metav1.ListOptions) (runtime.Objec
 }
 
 // minVersion returns the resource version to request in place of wanted, so that no answer is older than what was received: the
-// reflector does not count the objects of a first list that ended early, which the zone has. So "0" (any state) becomes "" (the
+// reflector's own version ignores the objects of a first list that ended early, but the zone has them. So "0" (any state) becomes "" (the
 // newest state).
 func (f *feed) minVersion(wanted string) string {
 	if wanted == "" || wanted == "0" {
@@ -267,7 +267,7 @@ func (f *feed) minVersion(wanted string) string {
 	return wanted
 }
 
-// waitForLimit waits until one more request may be sent.
+// waitForLimit waits until the rate limit, and a pause that the server requested, allow one more request.
 func (f *feed) waitForLimit(ctx context.Context) error {
 	if err := f.limiter.Wait(ctx); err != nil {
 		return fmt.Errorf("waiting for the request limit of %s: %w", f.query.resource, err)

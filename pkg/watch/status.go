@@ -61,11 +61,11 @@ func (k *kindStatus) retainInvalid(keep func(namespace, name string) bool) {
 type feedStatus struct {
 	confirmedAt time.Time // boot time of the last confirmation; zero: never
 	synced      bool      // the feed was confirmed once, or the server forbids it
-	reason      string    // reason of the last error; empty: confirmed since
+	reason      string    // reason of the last error; empty: none, or the state was confirmed since
 	lastError   string
 }
 
-// add adds a feed.
+// add adds a feed to the kind and returns its status.
 func (k *kindStatus) add() *feedStatus {
 	p := new(feedStatus)
 	k.mu.Lock()
@@ -106,7 +106,7 @@ func (k *kindStatus) applied(o object, now, came time.Time, changed bool) {
 	}
 }
 
-// failed records an error. It reports whether its reason is new, and whether it synced the feed: a forbidden feed gets no list.
+// failed records an error. It reports whether its reason is new, and whether the feed counts as synced now, being forbidden to list.
 func (k *kindStatus) failed(p *feedStatus, reason, text string) (news, settled bool) {
 	k.failures.Add(1)
 	k.mu.Lock()

@@ -30,7 +30,7 @@ type stream struct {
 	stop   func()        // closes quit, once
 	done   chan struct{} // closed once pump has ended
 
-	// The following fields belong to pump.
+	// Once the stream has started, only pump's goroutine uses the following fields.
 	listing       bool // the first list is not complete
 	failed        bool // an event of type Error, always the last one, has arrived
 	caughtUp      bool // after a first list or a bookmark: every further event is new
@@ -111,7 +111,7 @@ func (s *stream) next(ctx context.Context) (ev apiwatch.Event, ok bool) {
 	for {
 		select {
 		case ev, ok = <-s.inner.ResultChan():
-			if !ok && s.listing && !s.failed { // a failure was recorded with its event
+			if !ok && s.listing && !s.failed { // an event of type Error was recorded when it arrived
 				s.feed.failed(ctx, errListEnded)
 			}
 			return ev, ok
@@ -151,7 +151,7 @@ func (s *stream) startConfirm(ctx context.Context) {
 // stalled returns the event that follows a pause in the first list that was too long: an error, unless an event has arrived by now.
 func (s *stream) stalled() (ev apiwatch.Event, ok bool) {
 	select {
-	case ev, ok = <-s.inner.ResultChan(): // it was there; only this side was slow
+	case ev, ok = <-s.inner.ResultChan(): // the event was there; only this process was slow
 		return ev, ok
 	default:
 	}
@@ -170,8 +170,8 @@ func EventError(obj runtime.Object) error { return apierrors.FromObject(shortSta
 // maxCauses bounds the causes of a Status. Client-go's own errors have one.
 const maxCauses = 8
 
-// shortStatus returns a bounded copy of the Status in an event of type Error, with the fields that this process uses. They stay
-// in memory, and a Status may be as long as any event.
+// shortStatus returns a bounded copy of the Status in an event of type Error, with the fields that this process uses. These stay
+// in memory, and a server may send a Status as long as any event.
 func shortStatus(obj runtime.Object) *metav1.Status {
 	long, ok := obj.(*metav1.Status)
 	if !ok {

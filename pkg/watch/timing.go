@@ -16,7 +16,7 @@ const (
 	// comes within two more.
 	minStaleAfter = 5 * time.Second
 
-	// shortWatch is the length of a watch that brings a bookmark soon. Besides once a minute, the server sends a bookmark two
+	// shortWatch is the length of a watch that is opened to get a bookmark. Besides once a minute, the server sends a bookmark two
 	// seconds before the end of a watch. Its timer is coarse: the bookmark comes within the first two of three seconds.
 	shortWatch = 3 * time.Second
 
@@ -44,14 +44,14 @@ const (
 //     resumes after the last event received, with a short timeout. The server sends every newer event and, two
 //     seconds before the end, a bookmark. This includes events that the old watch lost.
 //
-// The server answers both from memory. The list before the watch is what causes the bookmark.
+// The server answers the list and the watch from memory. The list before the watch is what causes the bookmark.
 func confirmTimes(staleAfter time.Duration) (after, timeout time.Duration) {
 	limit := staleAfter - staleAfter/10
 	after = max(limit/2, limit-confirmTime)
 	return after, min(limit-after, openTimeout)
 }
 
-// A cancelableClock is the reflector's clock. It ends the reflector's pauses when the feed ends; the context does not.
+// A cancelableClock is the reflector's clock. It ends the reflector's pauses when the feed ends; the reflector itself does not.
 type cancelableClock struct {
 	clock.RealClock
 	done <-chan struct{}

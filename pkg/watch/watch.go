@@ -95,7 +95,7 @@ type Watch struct {
 	idle            int // feeds that Ready does not wait for
 	panics          atomic.Uint64
 	ready           chan struct{}
-	unsynced        atomic.Int32 // feeds that are not synced
+	unsynced        atomic.Int32 // feeds that Ready still waits for
 	unsyncedService atomic.Int32 // feeds of the service watch that are not synced
 }
 
@@ -158,7 +158,7 @@ func (cfg *Config) selectors() (services, namespaces labels.Selector, err error)
 	return services, namespaces, nil
 }
 
-// addKinds adds the feeds of the store.
+// addKinds adds the feeds of Store and of ClusterSet.
 func (w *Watch) addKinds() {
 	spaces := w.cfg.Namespaces
 	if len(spaces) == 0 {
@@ -309,7 +309,7 @@ func (w *Watch) String() string { return "watch of the API server" }
 func (w *Watch) Server() string { return w.clients.server }
 
 // Ready is closed once every permitted kind is synced and the endpoints of the watched service were reported. It does not
-// wait for a kind that the server forbids, or, with ServicesOnly, for any kind.
+// wait for OwnPods, for a kind that the server forbids, or, with ServicesOnly, for any kind of Store.
 func (w *Watch) Ready() <-chan struct{} { return w.ready }
 
 // NodeTopology requests the topology zone and the region of the node. Each is empty if the node has none.

@@ -50,7 +50,7 @@ func (s *Server) Freeze() {
 	})
 }
 
-// Busy makes the version advance as if objects changed that no watch selects.
+// Busy makes each list of the newest state advance the version, as if objects had changed that no watch selects.
 func (s *Server) Busy() { s.set(func() { s.faults.busy = true }) }
 
 // WithoutLists makes the server reject watches with a first list, as old servers.

@@ -163,7 +163,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// note records the request. While requests are not answered, it returns a channel that is closed at the end of that, else nil.
+// note records the request. While the server hangs, it returns a channel that Resume closes, else nil.
 func (s *Server) note(sel *selection) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,7 +193,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, sel *selection) {
 	s.codec.write(w, r, http.StatusOK, listOf(sel.resource, objects, at))
 }
 
-// get answers for one object.
+// get answers a get request, with one object.
 func (s *Server) get(w http.ResponseWriter, r *http.Request, sel *selection) {
 	s.mu.Lock()
 	o := s.stateLocked(sel.resource, s.version)[sel.namespace+"/"+sel.name]

@@ -30,7 +30,7 @@ type stream struct {
 
 	markDue bool // a bookmark is to be sent
 
-	// Guarded by the server's mutex.
+	// The server's mutex guards the following fields.
 	inject []injection // what to send next
 	frozen bool        // nothing is sent any more
 }
@@ -113,7 +113,7 @@ func (s *Server) begin(st *stream) bool {
 	return st.send("BOOKMARK", bookmark(st.sel.resource, version, true)) == nil
 }
 
-// follow sends changes and bookmarks until the watch ends, after latest if that is not 0.
+// follow sends changes and bookmarks until the watch ends: at the requested timeout, and no later than latest if that is not 0.
 func (s *Server) follow(st *stream, r *http.Request, latest time.Duration) {
 	length := 30 * time.Minute
 	if seconds, err := strconv.Atoi(st.sel.query.Get("timeoutSeconds")); err == nil {
@@ -145,7 +145,7 @@ func (s *Server) follow(st *stream, r *http.Request, latest time.Duration) {
 	}
 }
 
-// news returns what is to be sent now, and what to wait for.
+// news returns what is to be sent now, and a channel that is closed at the next change.
 func (s *Server) news(st *stream) (news []injection, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +170,7 @@ func (s *Server) news(st *stream) (news []injection, changed <-chan struct{}) {
 		}
 		st.cursor = c.version
 	}
-	// As kube-apiserver, it sends no bookmark of a version that the watch has seen.
+	// As kube-apiserver does, the server sends no bookmark of a version that the watch has seen.
 	if version := s.reachedLocked(st.sel.resource); st.markDue && !s.faults.noBookmarks && version > st.cursor {
 		news = append(news, injection{event: "BOOKMARK", object: bookmark(st.sel.resource, version, false)})
 		st.cursor = version
