@@ -50,7 +50,7 @@ func (c *cluster) exec(ctx context.Context, pod string, args ...string) (*reply,
 	}
 	conn, err := websocket.Negotiate(tripper, holder, request, remotecommand.StreamProtocolV5Name, remotecommand.StreamProtocolV4Name)
 	if upgrade := (*httpstream.UpgradeFailureError)(nil); errors.As(err, &upgrade) {
-		return nil, upgrade.Cause // it has the API server's status
+		return nil, upgrade.Cause // the cause has the status with which the API server refused
 	}
 	if err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ type messageReader interface {
 	ReadMessage() (kind int, message []byte, err error)
 }
 
-// readReply reads the streams until the server has sent the status and closes the connection.
+// readReply reads the command's streams until the API server has sent the command's status and closed the connection.
 func readReply(conn messageReader) (*reply, error) {
 	var r reply
 	var status bytes.Buffer
@@ -95,7 +95,7 @@ func readReply(conn messageReader) (*reply, error) {
 	return nil, fmt.Errorf("it sent more than %d MiB", maxReply>>20)
 }
 
-// setStatus sets the exit code, or returns why the command did not run.
+// setStatus reads the command's status. It sets the exit code, or returns why there is none.
 func (r *reply) setStatus(text []byte) error {
 	var s metav1.Status
 	if err := cli.ReadJSON(text, &s); err != nil {

@@ -23,13 +23,13 @@ import (
 const (
 	// atOnce bounds the nodes asked at the same time, and with maxReply the memory.
 	atOnce = 32
-	// nodeTimeout bounds the time for a node.
+	// nodeTimeout bounds the time of the requests to one node.
 	nodeTimeout = 15 * time.Second
 	// maxCell bounds the characters of a node's text in a table.
 	maxCell = 200
 )
 
-// each calls ask for all nodes whose err is nil, and sets err to its result. It ends early if the API server refuses the user.
+// each calls ask for all nodes whose err is nil, and sets each node's err to the result. It ends early if the API server refuses the user.
 func (c *cluster) each(cmd *cobra.Command, nodes []*node, ask func(context.Context, *node) error) error {
 	p := progress{out: cmd.ErrOrStderr(), total: len(nodes)}
 	g, all := errgroup.WithContext(cmd.Context())
@@ -57,7 +57,7 @@ func (c *cluster) each(cmd *cobra.Command, nodes []*node, ask func(context.Conte
 	return err
 }
 
-// A progress counts the nodes on a terminal.
+// A progress shows on a terminal how many nodes have been asked.
 type progress struct {
 	out   io.Writer
 	total int
@@ -66,7 +66,7 @@ type progress struct {
 	done int // guarded by mu
 }
 
-// add counts a node.
+// add counts a node as asked, and shows the count.
 func (p *progress) add() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,14 +77,14 @@ func (p *progress) add() {
 // end removes the count.
 func (p *progress) end() { p.show("") }
 
-// show replaces the line.
+// show replaces the terminal's current line with text. If out is no terminal, it does nothing.
 func (p *progress) show(text string) {
 	if f, isFile := p.out.(*os.File); isFile && term.IsTerminal(int(f.Fd())) {
 		_, _ = fmt.Fprint(p.out, "\r\x1b[K"+text)
 	}
 }
 
-// show prints a text, or a value as JSON.
+// show prints value as JSON if output is json, else text.
 func show(cmd *cobra.Command, output, text string, value any) error {
 	if output == "json" {
 		return cli.PrintJSON(cmd.OutOrStdout(), value)

@@ -62,7 +62,7 @@ func flushArguments(args []string, zone string, zoned bool) ([]string, error) {
 	return []string{"--", name}, err
 }
 
-// flush flushes the caches of a node's agents, the oldest first, because it hands its cache over to the next one.
+// flush flushes the caches of a node's agents, the oldest first, because an older agent hands its cache over to a newer one.
 func flush(ctx context.Context, c *cluster, n *node, what []string) (removed int64, err error) {
 	pods, err := n.running()
 	if err != nil {

@@ -7,7 +7,7 @@
 // node, where no agent listens.
 //
 // A compromised node may send anything: maxReply bounds the bytes, nodeTimeout the time, and cli.ReadJSON the memory. Control
-// characters are not printed. Its numbers cannot be verified.
+// characters are not printed. The numbers that a node sends cannot be verified.
 package main
 
 import (

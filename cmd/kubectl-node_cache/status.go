@@ -38,7 +38,7 @@ type summary struct {
 	} `json:"node"`
 }
 
-// A statusRow is a node's row.
+// A statusRow is a node's row in the table, or its object in the JSON output.
 type statusRow struct {
 	Node   string          `json:"node"`
 	Error  string          `json:"error,omitempty"`
@@ -105,7 +105,7 @@ func statuses(c *cluster, cmd *cobra.Command, nodes []*node) ([]*statusRow, erro
 	return rows, err
 }
 
-// read reads a status.
+// read fills the row from an agent's response to /status.
 func (r *statusRow) read(page []byte) error {
 	if err := cli.ReadJSON(page, &r.summary); err != nil {
 		return fmt.Errorf("reading the status: %w", err)
@@ -139,7 +139,7 @@ func printRows(out io.Writer, rows []*statusRow) error {
 	return cli.PrintPlain(out, text.Bytes())
 }
 
-// statusTable formats the rows.
+// statusTable formats the rows as a table with a header.
 func statusTable(rows []*statusRow) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

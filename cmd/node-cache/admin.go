@@ -29,13 +29,13 @@ import (
 	"github.com/nodecache/node-cache/pkg/plain"
 )
 
-// maxPage bounds the bytes read of a page. A thousand entries with the longest names are smaller.
+// maxPage bounds the bytes read of a page. A page of a thousand cache entries with the longest names is smaller.
 const maxPage = 16 << 20
 
 // maxReason bounds the bytes of the reason for a refusal.
 const maxReason = 4 << 10
 
-// pageTimeout bounds the time for a page. The agent's own limit is 30 s.
+// pageTimeout bounds the time to receive a page. The agent gives up after 30 s.
 const pageTimeout = 40 * time.Second
 
 // adminVariable is the environment variable with the default of --admin.
@@ -44,8 +44,8 @@ const adminVariable = "NODE_CACHE_ADMIN"
 // adminUsage is the help text of --admin.
 const adminUsage = "the agent's admin server, unix:/path or for status and ready also `IP:PORT`; default: " + adminVariable + ", or that of the agent on this host"
 
-// agentFiles returns the paths at which the agents of daemonset/ have their configuration: the last good one, whose path is
-// the same on the node, and the mounted ConfigMap.
+// agentFiles returns the paths at which the agents of daemonset/ have their configuration: the last good configuration,
+// whose path is the same on the node, and the mounted ConfigMap.
 func agentFiles() []string {
 	return []string{"/var/lib/node-cache/last-good.yaml", "/etc/node-cache/node-cache.yaml"}
 }
@@ -158,7 +158,7 @@ func (c *adminClient) do(ctx context.Context, method, path string, parameters ur
 	return page, code, err
 }
 
-// refusedError returns the error of a request that the server refused.
+// refusedError returns the error of a request that the admin server refused with a status code and a text.
 func (c *adminClient) refusedError(path string, code int, text string) error {
 	why, advice, _ := strings.Cut(strings.TrimSpace(text), "\nhint: ")
 	if code == http.StatusNotFound {
@@ -182,7 +182,7 @@ func (c *adminClient) connectError(err error) error {
 	return &hint.Error{Err: fmt.Errorf("asking the agent at %s: %w", c.where, err), Hint: advice}
 }
 
-// silentHint returns a hint for a request without a response: its own for a timeout, otherwise for other errors.
+// silentHint returns a hint for a request without a response. The hint is about timeouts after a timeout, else it is otherwise.
 func silentHint(err error, otherwise string) string {
 	var timeout interface{ Timeout() bool }
 	if errors.As(err, &timeout) && timeout.Timeout() {

@@ -124,7 +124,7 @@ Exit code 0: the entries are removed, or there were none; 1: an error.`,
 	return cmd
 }
 
-// flushParameters returns the request for a flush: of a name, a zone, or all.
+// flushParameters returns the parameters of /cache/flush: for a name, a zone, or the whole cache.
 func flushParameters(args []string, zoned bool, zone string, all bool) (url.Values, error) {
 	named := len(args) == 1
 	what, text := "zone", zone
@@ -185,7 +185,7 @@ func entriesText(list []status.CacheEntry) string {
 		_, _ = fmt.Fprintf(&b, "  %s, %s, age %s, %s, %s, %d bytes\n", plain.Line(e.State), plain.Line(e.Rcode), seconds(e.Age), left(e.Left), hits(e.Hits), e.Bytes)
 		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 		for _, record := range e.Records {
-			_, _ = fmt.Fprintf(w, "  %s\n", strings.Replace(plain.Line(record), " ", "\t", 4)) // after name, TTL, class, and type
+			_, _ = fmt.Fprintf(w, "  %s\n", strings.Replace(plain.Line(record), " ", "\t", 4)) // tabs after the record's name, TTL, class, and type
 		}
 		_ = w.Flush()
 	}

@@ -71,7 +71,7 @@ Exit code 0: nothing of an agent is left; 1: something is.`,
 	return cmd
 }
 
-// removeAll calls each function until one fails, and returns what all of them removed.
+// removeAll calls the functions in order until one fails, and returns what those called have removed.
 func removeAll(steps ...func() ([]string, error)) (removed []string, err error) {
 	for _, remove := range steps {
 		more, err := remove()

@@ -40,7 +40,7 @@ Exit code 0: valid; 1: invalid.`,
 	return cmd
 }
 
-// check checks the file that args name, and prints what is asked for: that it is valid, or with show the configuration.
+// check checks the configuration file that args name. It prints that the file is valid, or with show the configuration.
 func check(cmd *cobra.Command, args []string, role config.Role, show bool, output string) error {
 	cfg, name := config.Default(role), "built-in defaults"
 	if len(args) == 1 {

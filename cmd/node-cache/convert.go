@@ -27,7 +27,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/watch"
 )
 
-// maxConverted bounds the size of an input file in bytes: one more than the converter accepts.
+// maxConverted bounds the bytes read of an input file: one more than the converter accepts, so that it refuses a larger file.
 const maxConverted = 1<<20 + 1
 
 func convertCommand() *cobra.Command {
@@ -108,7 +108,7 @@ func parseOldServer(text string) (a netip.AddrPort, err error) {
 	return t.Addr, nil
 }
 
-// convertInputs returns the configuration and the notes.
+// convertInputs converts the inputs to a configuration with notes; with daemonSet to one for daemonset/base.
 func convertInputs(inputs []convert.Input, o convert.Options, daemonSet bool) (*convert.Result, error) {
 	result, err := convert.Files(inputs, o)
 	if err != nil {
@@ -179,7 +179,7 @@ func configMaps(ctx context.Context, client *watch.Client) (inputs []convert.Inp
 	return nil, errors.New("namespace kube-system has no ConfigMap of NodeLocal DNSCache, CoreDNS or kube-dns")
 }
 
-// dnsService returns the DNS Service; zero: there is none. NodeLocal DNSCache has a second one for the same pods.
+// dnsService returns the DNS Service; zero: there is none. NodeLocal DNSCache has a second Service for the same pods.
 func dnsService(ctx context.Context, client *watch.Client) (name config.ServiceName, err error) {
 	var services corev1.ServiceList
 	err = client.Get().Namespace("kube-system").Resource("services").Param("labelSelector", "k8s-app=kube-dns").Do(ctx).Into(&services)
@@ -230,7 +230,7 @@ func readInput(name string, stdin io.Reader) (in convert.Input, err error) {
 		case err != nil:
 			return in, fmt.Errorf("reading the input: %w", err)
 		}
-		defer func() { _ = f.Close() }() // it was only read
+		defer func() { _ = f.Close() }() // cannot lose data: the file was only read
 		from, in.Name = f, name
 	}
 	if in.Text, err = io.ReadAll(io.LimitReader(from, maxConverted)); err != nil {

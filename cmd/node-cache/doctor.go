@@ -149,7 +149,7 @@ func (d *doctorFlags) config(cfg *config.Config) (doctor.Config, error) {
 	return c, nil
 }
 
-// unservedZones returns the zones and names that theirs answers, or has routes for, and ours sends to its default route. It is not nil.
+// unservedZones returns the zones and names that theirs answers or has routes for, and that ours sends to its default route; never nil.
 func unservedZones(theirs, ours *config.Config) []string {
 	if slices.Contains(ours.Cluster.Zones, ".") { // all names without a route go to the central resolver
 		return []string{}

@@ -23,14 +23,14 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-// Exit codes for scripts, besides those of all commands.
+// Exit codes for scripts, besides those in package cli that all commands have.
 const (
 	exitNothing = 3 // query: the name or type does not exist; cache get, cache top: no entries
 	exitLossy   = 4 // convert: lines have no counterpart
 )
 
 func main() {
-	// client-go writes some lines without the agent's logger. They get the same format.
+	// client-go writes some log lines without the agent's logger. They get the agent's format.
 	klog.SetSlogLogger(slog.New(slog.NewJSONHandler(os.Stderr, nil)))
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }

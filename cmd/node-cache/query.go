@@ -157,7 +157,7 @@ func (q *question) exchangeError(err error) error {
 	return &hint.Error{Err: fmt.Errorf("asking %s for %s: %w", q.server, q.name, err), Hint: advice}
 }
 
-// comments returns the RFC 8914 errors and the explanation. Without OPT there are none.
+// comments returns the RFC 8914 errors in the response's OPT record, and with --explain the explanation.
 func (q *question) comments(opt *dns.OPT) []string {
 	list, explanation := []string{}, "not explained: only an agent does that, and only to clients on its own machine"
 	if opt != nil {

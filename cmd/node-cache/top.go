@@ -99,7 +99,7 @@ func (v *topView) once(cmd *cobra.Command) error {
 	return err
 }
 
-// keysOf passes on the keys that are pressed. It ends with the program.
+// keysOf passes on the keys that are pressed. Its goroutine may read until the program ends.
 func keysOf(in io.Reader) <-chan byte {
 	keys := make(chan byte)
 	go func() {
@@ -115,7 +115,7 @@ func keysOf(in io.Reader) <-chan byte {
 	return keys
 }
 
-// live renews the table until q or Ctrl-C is pressed.
+// live renews the table on the terminal until q or Ctrl-C is pressed, or ctx ends.
 func (v *topView) live(ctx context.Context, out *os.File, keys <-chan byte) error {
 	tick := time.NewTicker(v.Interval)
 	defer tick.Stop()
@@ -157,7 +157,7 @@ func (v *topView) press(key byte) {
 	}
 }
 
-// read reads the page, and keeps the one that was read before.
+// read reads the page /top, and keeps the page that was read before it.
 func (v *topView) read(ctx context.Context) error {
 	page, err := v.flags.page(ctx, http.MethodGet, "/top", v.parameters())
 	if err != nil {

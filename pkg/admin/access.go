@@ -14,7 +14,7 @@ import (
 )
 
 // An audience says which clients may request a page. The address of a client is no proof: a relay on this host, such as an ingress
-// controller or the API server, connects like a local client, and need not say for which client.
+// controller or the API server, connects like a local client, and need not say for whom it asks.
 type audience uint8
 
 const (
@@ -23,7 +23,7 @@ const (
 	socketOnly                 // clients of the unix socket, whose file mode controls access: the page changes or profiles the agent
 )
 
-// tokenParameter is the URL parameter with the token. A browser would send a cookie to all ports of a host, and for other sites.
+// tokenParameter is the URL parameter with the token. A browser would send a cookie to all ports of a host, also when another site asks.
 const tokenParameter = "token"
 
 var (
@@ -69,7 +69,7 @@ func (c *accessControl) checkBrowser(r *http.Request) error {
 		return errHost
 	}
 	like := r.WithContext(r.Context())
-	like.Method = http.MethodPost // CrossOriginProtection allows every GET; here a GET costs CPU time
+	like.Method = http.MethodPost // CrossOriginProtection allows every GET; but a GET that another site causes costs CPU time here
 	if c.crossOrigin.Check(like) != nil && !isLink(r) {
 		return errSite
 	}

@@ -33,7 +33,7 @@ func (s *Server) cachePage(f func(url.Values) (any, error), names ...string) htt
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		if _, err := wantsText(r); err != nil { // before f runs
+		if _, err := wantsText(r); err != nil { // refuse a wrong format before f runs: f may remove entries
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}

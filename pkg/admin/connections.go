@@ -10,12 +10,12 @@ import (
 	"sync"
 )
 
-// connections tracks the connections of a server. Their number is bounded, but a new one is usually accepted:
-// the server closes an idle one for it. Probes must always get in, because the kubelet restarts an agent that
+// connections tracks the connections of a Server. Their number is bounded, but a new connection is usually accepted:
+// the Server closes an idle one for it. Probes must always get in, because the kubelet restarts an agent that
 // refuses them.
 //
 // At most maxPages pages are rendered at once, so that clients that read slowly or not at all use only part
-// of the memory. There, too, a newer request replaces an older one.
+// of the memory. At that bound, too, a newer request replaces an older one.
 type connections struct {
 	mu    sync.Mutex // guards the fields below
 	open  map[net.Conn]*connection
@@ -33,8 +33,8 @@ type connection struct {
 	conn     net.Conn
 	from     netip.Addr // zero value: over the unix socket
 	local    bool       // client on this host
-	turn     uint64     // sequence number of the latest change
-	activity uint8      // what the server does for it
+	turn     uint64     // value of connections.turn at this connection's latest change
+	activity uint8      // what the server does for the connection
 }
 
 // The activities.
@@ -53,7 +53,7 @@ func (c *connections) accept(ctx context.Context, conn net.Conn) context.Context
 	n := &connection{conn: conn, from: address(conn.RemoteAddr())}
 	n.local = !n.from.IsValid() || isLocal(n.from, address(conn.LocalAddr()))
 	if out := c.admit(n); out != nil {
-		_ = out.conn.Close() // its reader or writer gets an error
+		_ = out.conn.Close() // the goroutine that reads or writes it gets an error
 	}
 	return context.WithValue(ctx, c, n)
 }
@@ -76,7 +76,7 @@ func (c *connections) admit(n *connection) (out *connection) {
 }
 
 // evictableLocked returns the first connection to close among those that fit, nil if none fits. Clients on
-// this host come last, then clients with the most connections come first, then the oldest state comes first.
+// this host come last, then clients with the most connections come first, then the lowest turn comes first.
 func (c *connections) evictableLocked(fits func(*connection) bool) (least *connection) {
 	for _, o := range c.open {
 		if fits(o) && (least == nil || c.before(o, least)) {
@@ -122,7 +122,7 @@ func (c *connections) touch(conn net.Conn) {
 }
 
 // begin reports whether a page may be rendered for a connection, which may be nil. Each true needs a call of end.
-// It may close another connection to make room. That connection's handler soon calls end; until then there is one page more.
+// It may close another connection to make room. Until that connection's handler calls end, there is one page more.
 func (c *connections) begin(o *connection) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,7 +133,7 @@ func (c *connections) begin(o *connection) bool {
 			return false
 		}
 		c.removeLocked(slow)
-		_ = slow.conn.Close() // its writer gets an error
+		_ = slow.conn.Close() // the handler that writes to it gets an error
 	}
 	c.pages++
 	c.setLocked(o, rendering)
@@ -175,7 +175,7 @@ func (c *connections) of(r *http.Request) *connection {
 	return o
 }
 
-// address returns the IP address of an endpoint, invalid for a unix socket.
+// address returns the IP address of one end of a connection, invalid for a unix socket.
 func address(end net.Addr) netip.Addr {
 	tcp, ok := end.(*net.TCPAddr)
 	if !ok {
@@ -184,8 +184,8 @@ func address(end net.Addr) netip.Addr {
 	return tcp.AddrPort().Addr().Unmap()
 }
 
-// isLocal reports whether a client at this address is on this host: at a loopback address, or at the one that it connected to. No
-// other host can do that: the second packet of its handshake would not leave this host. It may be a relay for others.
+// isLocal reports whether a client at this address is on this host: at a loopback address, or at the server's address. No
+// other host can do that: the second packet of its handshake would not leave this host. It may relay for other hosts.
 func isLocal(client, server netip.Addr) bool {
 	return client.IsLoopback() || client.IsValid() && client == server
 }

@@ -2,7 +2,7 @@
 
 // Package admin serves the pages for operators over HTTP.
 //
-// It receives the content of the pages as functions and knows no other package. docs/status.md
+// It receives the content of the pages as functions, and imports none of the packages that they describe. docs/status.md
 // describes them.
 //
 // Clients of the port are not trusted. Requests have a small header, no body, and a time limit. The number of

@@ -15,7 +15,7 @@ type gate struct {
 	net.Listener
 
 	opened, handedOver, closed     chan struct{}
-	opening, giving, closing, once sync.Once // once: for closing Listener
+	opening, giving, closing, once sync.Once // once: Listener is closed only once
 }
 
 func newGate(l net.Listener) *gate {
@@ -34,7 +34,7 @@ func (g *gate) Accept() (net.Conn, error) {
 		return conn, nil
 	}
 	select {
-	case <-g.handedOver: // handed over, which does not end the server
+	case <-g.handedOver: // Accept failed because handOver closed Listener: wait, so that the server does not end
 		<-g.closed
 		return nil, net.ErrClosed
 	default:
@@ -48,7 +48,7 @@ func (g *gate) Close() error {
 	return g.shut()
 }
 
-// shut closes the listener itself.
+// shut closes Listener, if it is still open.
 func (g *gate) shut() (err error) {
 	g.once.Do(func() { err = g.Listener.Close() })
 	return err
@@ -77,7 +77,7 @@ func (s *Server) Adopt(f *os.File) error {
 	return nil
 }
 
-// Open starts accepting from an adopted socket. Otherwise it does nothing.
+// Open starts accepting connections from an adopted socket. Without an adopted socket it does nothing.
 func (s *Server) Open() {
 	if s.listener != nil {
 		s.listener.open()

@@ -90,7 +90,7 @@ func (s *Server) Handler() http.Handler {
 		handle(open, "GET /healthcheck/{label}", s.check)
 	}
 	if s.cfg.Front != nil {
-		// One request at a time for clients with the token, and one for others: browsers that poll do not crowd out scrapes.
+		// One request at a time for clients with the token, and one for others: so browsers that poll the page use few of maxPages.
 		turns := map[string]chan struct{}{s.access.token: make(chan struct{}, 1), "": make(chan struct{}, 1)}
 		front := func(w http.ResponseWriter, r *http.Request) {
 			v := View{Watch: s.cfg.Watch != nil, Pages: pages}
@@ -165,7 +165,7 @@ func tooLong(r *http.Request) bool {
 // be sent already.
 func (s *Server) recovered(w *watchedWriter, r *http.Request, defect any) {
 	if err, ok := defect.(error); ok && errors.Is(err, http.ErrAbortHandler) {
-		panic(defect) // the way of a handler to break the connection
+		panic(defect) // no defect: a handler panics with ErrAbortHandler to break the connection
 	}
 	s.panics.Add(1)
 	s.cfg.Log.ErrorContext(r.Context(), "recovered from a panic", "where", "admin", "path", r.URL.Path,
@@ -173,7 +173,7 @@ func (s *Server) recovered(w *watchedWriter, r *http.Request, defect any) {
 	if w.begun {
 		panic(http.ErrAbortHandler)
 	}
-	w.Header().Del("Content-Encoding") // set for the abandoned reply
+	w.Header().Del("Content-Encoding") // the handler set it for its own reply, which the 500 replaces
 	http.Error(w, "internal error, see the log", http.StatusInternalServerError)
 }
 

@@ -47,7 +47,7 @@ func (s *Server) inTurn(slot chan struct{}, page http.HandlerFunc) http.HandlerF
 		defer done()
 		s.buffered(func(w http.ResponseWriter, r *http.Request) {
 			page(w, r)
-			done() // before the reply is written
+			done() // give the slot to the next request before the reply is written
 		})(w, r)
 	}
 }
@@ -62,7 +62,7 @@ func (s *Server) profile(page http.HandlerFunc) http.HandlerFunc {
 			return
 		}
 		defer func() { <-s.profiles }()
-		held := s.connections.of(r) // a profile has bounds of its own
+		held := s.connections.of(r) // profiles have their own bound, maxProfiles, and do not count towards maxPages
 		s.connections.set(held, rendering)
 		defer s.connections.set(held, idle)
 		page(w, r)
@@ -151,7 +151,7 @@ func encode(v any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// outcome serves the result of f. It is not counted in maxPages, because probes request it.
+// outcome serves the result of f. Its replies do not count towards maxPages, because probes request them.
 func outcome(f func() error) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		text, good := "ok\n", true
@@ -173,7 +173,7 @@ func (s *Server) check(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, "no probe has this label; see /healthcheck/", http.StatusNotFound)
 }
 
-// checks lists each check on its own line, and succeeds if all do.
+// checks lists each check on its own line. The status is 200 if all checks succeed.
 func (s *Server) checks(w http.ResponseWriter, _ *http.Request) {
 	var text strings.Builder
 	good := true
@@ -187,7 +187,7 @@ func (s *Server) checks(w http.ResponseWriter, _ *http.Request) {
 	writeOutcome(w, text.String(), good)
 }
 
-// writeOutcome writes text, with 503 unless good.
+// writeOutcome writes text as the reply, with status 200 if good is set, else 503.
 func writeOutcome(w http.ResponseWriter, text string, good bool) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if !good {

@@ -219,7 +219,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	<-serving.Done()
 	if ctx.Err() == nil {
-		_ = s.http.Close() // one listener has failed: stop the other
+		_ = s.http.Close() // ctx has not ended, so a listener has failed: stop the other listener
 		return s.join(ended)
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
@@ -249,7 +249,7 @@ func (s *Server) serve(l net.Listener) error {
 	return nil
 }
 
-// join waits for all listeners and returns their errors.
+// join waits until the server has ended on all its listeners, and returns the errors.
 func (s *Server) join(ended <-chan error) error {
 	var err error
 	for range cap(ended) {

@@ -20,8 +20,8 @@ const (
 	requestCost = 50 * time.Microsecond
 )
 
-// A throttle delays requests, one after the other, while earlier ones exceeded their share of a CPU: DNS
-// queries need it. Clients on this host, such as the kubelet's probes, have a share of their own. Those of the unix socket never wait.
+// A throttle delays requests, one after the other, while earlier requests have exceeded their share of a CPU: DNS
+// queries need the CPU. Clients on this host, such as the kubelet's probes, have a share of their own. Those of the unix socket never wait.
 type throttle struct {
 	shares map[bool]*share // key: whether the client is on this host
 	now    func() time.Time
@@ -29,9 +29,9 @@ type throttle struct {
 
 // A share is the CPU time that one kind of clients may use.
 type share struct {
-	turn chan struct{} // semaphore: one request waits for even, the others for turn
+	turn chan struct{} // semaphore: the request that has it waits until even, the others wait for it
 	mu   sync.Mutex    // guards even
-	even time.Time     // when the share covers the time used
+	even time.Time     // when the share will cover the CPU time used so far
 }
 
 func newThrottle() *throttle {
@@ -48,7 +48,7 @@ func (t *throttle) share(r *http.Request) *share {
 	return t.shares[isLocal(client.Addr().Unmap(), address(server))]
 }
 
-// wait returns when the request may be served. It returns false if the client is gone or the agent stops.
+// wait blocks until the request may be served. It returns false if the client is gone or the agent stops before that.
 func (t *throttle) wait(r *http.Request) bool {
 	if isSocket(r) {
 		return true
@@ -72,7 +72,7 @@ func (t *throttle) wait(r *http.Request) bool {
 	return true
 }
 
-// took adds CPU time of a request and returns when its share covers it.
+// took adds a request's CPU time to its share, and returns when the share will cover all time added to it.
 func (t *throttle) took(r *http.Request, d time.Duration) time.Time {
 	now := t.now()
 	if isSocket(r) {

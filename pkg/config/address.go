@@ -86,7 +86,7 @@ func parseHostAddr(text, portHint string) (netip.Addr, *Problem) {
 	return a, p
 }
 
-// parseAddr reads an address, with a hint for one with a port.
+// parseAddr reads an address. portHint is the hint for an address with a port.
 func parseAddr(text, portHint string) (netip.Addr, *Problem) {
 	a, err := netip.ParseAddr(text)
 	if err == nil {
@@ -193,7 +193,7 @@ func isAddress(text string) bool {
 	return err == nil
 }
 
-// covers reports whether a socket on wide takes what is sent to a. One on [::] takes IPv4 as well.
+// covers reports whether a socket on the address wide receives what is sent to a. A socket on [::] receives IPv4 as well.
 func covers(wide, a netip.Addr) bool {
 	return wide == a || (wide.IsUnspecified() && (wide.Is6() || a.Is4()))
 }

@@ -30,7 +30,7 @@ const maxBytes = 1 << 20
 type decoder struct {
 	problems []Problem
 	more     int                   // number of problems beyond maxProblems, which are not listed
-	set      map[string]*yaml.Node // the value of each key and each item; keys without a value are not in it
+	set      map[string]*yaml.Node // the node of each key's and each list item's value, by path; keys without a value are not in it
 	visits   int                   // nodes decoded so far, see maxVisits
 }
 
@@ -40,7 +40,7 @@ func (d *decoder) isSet(path string) bool {
 	return set
 }
 
-// add adds a problem to the report.
+// add adds a problem to the report, or counts it in more if the report is full.
 func (d *decoder) add(p Problem) {
 	if len(d.problems) >= maxProblems {
 		d.more++
@@ -69,7 +69,7 @@ func (d *decoder) reject(path string, n *yaml.Node, p *Problem) {
 	d.addAt(n, path, shown(n)+": "+p.What, p.Hint)
 }
 
-// rejectText is reject for a value that was a string.
+// rejectText is reject for a string that has been decoded, so that its node is not at hand.
 func (d *decoder) rejectText(path, text string, p *Problem) {
 	d.report(path, quote(text)+": "+p.What, p.Hint)
 }
@@ -140,7 +140,7 @@ func (d *decoder) visit(path string, n *yaml.Node) bool {
 	before := d.visits
 	d.visits += 1 + len(n.Content)/2
 	if before <= maxVisits && d.visits > maxVisits {
-		d.problems = append(d.problems, Problem{Line: n.Line, Column: n.Column, Path: path, What: "too many aliases"}) // even if the report is full
+		d.problems = append(d.problems, Problem{Line: n.Line, Column: n.Column, Path: path, What: "too many aliases"}) // listed even if the report is full
 	}
 	return d.visits <= maxVisits
 }
@@ -159,7 +159,7 @@ func (d *decoder) decodeMapping(path string, n *yaml.Node, v reflect.Value, f *f
 			continue
 		}
 		to := fields[i].value(v)
-		if p.again { // the first value counts; this one is only checked
+		if p.again { // a key that is set twice keeps its first value; this value is only checked
 			to = reflect.New(to.Type()).Elem()
 		}
 		if !isNull(p.value) {
@@ -180,7 +180,7 @@ func (d *decoder) decodeMapping(path string, n *yaml.Node, v reflect.Value, f *f
 type pair struct {
 	key      string
 	isString bool       // the key is a string, in YAML 1.1 too
-	again    bool       // the mapping has the key before
+	again    bool       // the key occurs earlier in the mapping, too
 	node     *yaml.Node // node of the key
 	value    *yaml.Node
 }
@@ -233,7 +233,7 @@ func (d *decoder) decodeList(path string, n *yaml.Node, v reflect.Value, f *fiel
 		child := fmt.Sprintf("%s[%d]", path, i)
 		value := newItem(v.Type().Elem())
 		ok := d.decode(child, item, value, f)
-		list = reflect.Append(list, value) // even if bad, so that later items keep their index in the file
+		list = reflect.Append(list, value) // also an invalid value, so that later items keep their index in the file
 		if !ok || f.format.parse == nil {
 			continue
 		}
@@ -458,8 +458,8 @@ type byteReader struct{ text *bytes.Reader }
 
 func (r byteReader) Read(p []byte) (int, error) { return r.text.Read(p[:min(1, len(p))]) }
 
-// addSyntax reports a text that is not YAML. Some errors of the library have no line, others that of the begin of the mapping or list
-// with the mistake: both get the line at which it stopped reading. If hint is empty, the error decides on it.
+// addSyntax reports a text that is not YAML. Some errors of the library have no line, others have the line where the mapping or list
+// with the mistake begins: both get the line at which the library stopped reading. If hint is empty, err decides on the hint.
 func (d *decoder) addSyntax(err error, stopped int, hint string) {
 	what := strings.TrimPrefix(err.Error(), "yaml: ")
 	line := 0

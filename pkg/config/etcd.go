@@ -56,10 +56,10 @@ func (e *Etcd) PlainEndpoint() string {
 	return ""
 }
 
-// etcdPort is the port of an endpoint without one.
+// etcdPort is the default port of an endpoint.
 const etcdPort = "2379"
 
-// parseEtcdEndpoint reads an endpoint. What it returns has a port.
+// parseEtcdEndpoint reads the URL of an etcd server. It adds the default port if there is none.
 func parseEtcdEndpoint(text string) (string, *Problem) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || strings.TrimSuffix(u.String(), "/") != u.Scheme+"://"+u.Host {

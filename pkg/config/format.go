@@ -53,7 +53,7 @@ func (f *field) switchHint(n *yaml.Node) string {
 // value returns the field of a struct.
 func (f *field) value(of reflect.Value) reflect.Value { return of.FieldByIndex(f.index) }
 
-// outOfBounds returns the problem of a number; nil: none. v is its field, which still has the default or 0.
+// outOfBounds returns the problem of a number outside f's bounds, else nil. v is the struct's field, which still has the default or 0.
 func (f *field) outOfBounds(got any, n *yaml.Node, v reflect.Value) *Problem {
 	least, bounded := f.tag.Lookup("min")
 	number := numberOf(reflect.ValueOf(got))
@@ -117,12 +117,12 @@ func fieldsOf(t reflect.Type) []field {
 // knownFields caches the results of fieldsOf by type.
 var knownFields sync.Map //nolint:gochecknoglobals // it depends on the types alone
 
-// isInline reports whether the keys of the struct with the field are among those of t.
+// isInline reports whether the field at index is in an embedded struct whose keys are keys of t.
 func isInline(t reflect.Type, index []int) bool {
 	return len(index) == 2 && t.Field(index[0]).Tag.Get("yaml") == ""
 }
 
-// bound returns a bound of numbers from a tag.
+// bound returns the number that a tag min or max spells, in the form of the field's values.
 func (f *field) bound(text string) float64 {
 	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
 	if isDigits(text) {
@@ -318,7 +318,7 @@ func printWord(words []string, v reflect.Value) string {
 	switch {
 	case i < 0 || i >= len(words):
 		return quoteYAML(fmt.Sprint(v))
-	case words[i] == "on" || words[i] == "off": // which YAML 1.1 would read as a boolean
+	case words[i] == "on" || words[i] == "off": // quoted, because YAML 1.1 would read on and off as booleans
 		return quoteYAML(words[i])
 	}
 	return words[i]
@@ -351,7 +351,7 @@ func parseBoolean(n *yaml.Node) (any, *Problem) {
 	return nil, problem("not true or false", "")
 }
 
-// parseWhole reads a whole number. One that is too large to count is the largest number, and likewise the smallest.
+// parseWhole reads a whole number. A number out of the range of int64 becomes the nearest int64.
 func parseWhole(n *yaml.Node) (any, *Problem) {
 	v, err := strconv.ParseInt(strings.ReplaceAll(n.Value, "_", ""), 0, 64)
 	switch {
@@ -408,7 +408,7 @@ func units(yield func(suffix string, bytes int64) bool) {
 	}
 }
 
-// parseSize reads digits and a unit, such as 64Mi. A size too large to count is the largest number.
+// parseSize reads digits and a unit, such as 64Mi. A size too large for int64 becomes the largest int64.
 func parseSize(n *yaml.Node) (any, *Problem) {
 	digits := strings.TrimRight(n.Value, "KMGTkmgtiBb ")
 	if !isDigits(digits) || len(digits) > 20 {
@@ -427,7 +427,7 @@ func parseSize(n *yaml.Node) (any, *Problem) {
 	return nil, problem("not a size", "write "+digits+nearestUnit(n.Value[len(digits):]))
 }
 
-// nearestUnit returns the unit to suggest for one that is not known: M for MB, and Mi for all others that begin with m.
+// nearestUnit returns the unit to suggest for an unknown unit: M for MB, and Mi for all other units that begin with m.
 func nearestUnit(typed string) string {
 	typed = strings.ToLower(strings.TrimSpace(typed))
 	for suffix := range units {
@@ -524,7 +524,7 @@ func shown(n *yaml.Node) string {
 	case isString(n):
 		return quote(n.Value)
 	case len(n.Value) > maxShown:
-		return n.Value[:maxShown] + "..." // a number
+		return n.Value[:maxShown] + "..." // a long scalar that is no string, such as a number
 	}
 	return n.Value
 }
@@ -535,7 +535,7 @@ func quote(s string) string {
 		return strconv.Quote(s)
 	}
 	end := maxShown
-	for end > 0 && s[end]&0xC0 == 0x80 { // within a UTF-8 sequence
+	for end > 0 && s[end]&0xC0 == 0x80 { // do not cut within a UTF-8 sequence
 		end--
 	}
 	return strconv.Quote(s[:end]) + "..."
@@ -550,7 +550,7 @@ func queryLogFormat() format {
 	}
 }
 
-// maxSample bounds the sample: beyond it a busy node logs less than a line an hour.
+// maxSample bounds N of sample=N: with a larger N a busy node logs less than a line an hour.
 const maxSample = 1_000_000_000
 
 // parseQueryLog reads a query log.

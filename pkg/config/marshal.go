@@ -17,7 +17,7 @@ import (
 // reads c again, in any role that could have given c. A Config that Parse could
 // not have returned is an error.
 func Marshal(c Config) ([]byte, error) {
-	return checkWritten(writeConfig(&c), &c, Agent) // no key is absent, and an agent may be all that a resolver may
+	return checkWritten(writeConfig(&c), &c, Agent) // the role has no effect: no key is absent, and what is valid for a resolver is valid for an agent
 }
 
 // MarshalChanges is [Marshal] without the keys that have the value of [Default] in a role. note returns the comment, of one
@@ -56,7 +56,7 @@ func writeConfig(c *Config) []byte {
 	return w.Bytes()
 }
 
-// checkWritten returns the text when it is read as c again.
+// checkWritten returns text, or an error if Parse does not read it as c again.
 func checkWritten(text []byte, c *Config, role Role) ([]byte, error) {
 	again, err := parseWritten(text, role)
 	if err != nil {
@@ -146,7 +146,7 @@ func (w *writer) item(v reflect.Value, indent int, path string) {
 		r.MinTTL, r.MaxTTL, r.NegativeTTL = w.cache.MinTTL, w.cache.MaxTTL, w.cache.NegativeTTL
 	}
 	if v.Type() == reflect.TypeFor[Rewrite]() {
-		standard = reflect.Value{} // to: "" must be written
+		standard = reflect.Value{} // no defaults to leave out: to must be written even if it is empty
 	}
 	part := writer{changes: w.changes, cache: w.cache, note: w.note, isItem: true}
 	part.mapping(v, standard, indent+2, path)
@@ -159,7 +159,7 @@ func (w *writer) item(v reflect.Value, indent int, path string) {
 
 // remark writes the comment of a path, if it has one.
 func (w *writer) remark(path, margin string) {
-	if w.note == nil || w.isItem && w.Len() == 0 { // item has written it, for the first line
+	if w.note == nil || w.isItem && w.Len() == 0 { // the first key of an item has no comment: item has written the item's above it
 		return
 	}
 	if text := w.note(path); text != "" {

@@ -99,7 +99,7 @@ func parseName(text string) (string, *Problem) {
 	return name, p
 }
 
-// parseProbeName reads the name that a probe asks for. The root is one: every resolver has its servers.
+// parseProbeName reads the name that a probe queries. The root is allowed: every resolver can answer for its servers.
 func parseProbeName(text string) (string, *Problem) {
 	if text == "." {
 		return text, nil
@@ -185,7 +185,7 @@ func parseNamespace(text string) (string, *Problem) {
 // isOddInLabel reports whether a character is invalid in the value of a label, and in the name of a link.
 func isOddInLabel(c rune) bool { return !strings.ContainsRune("-_.", c) && !isLetterOrDigit(c) }
 
-// parseTopologyZone reads the value of a node's label topology.kubernetes.io/zone. The empty string is one as well.
+// parseTopologyZone reads the value of a node's label topology.kubernetes.io/zone. The empty string is valid as well.
 func parseTopologyZone(text string) (string, *Problem) {
 	if text != "" && (!isBounded(text) || strings.ContainsFunc(text, isOddInLabel)) {
 		return "", problem("not a topology zone", "letters, digits, -, _ and ., a letter or a digit at both ends, 63 bytes at most")
@@ -194,7 +194,7 @@ func parseTopologyZone(text string) (string, *Problem) {
 }
 
 // parseSelector reads a label selector with the code that the API server reads it
-// with: a grammar of our own could pass what the server refuses in every request.
+// with: a grammar of our own could accept what the API server refuses in every request.
 func parseSelector(text string) (string, *Problem) {
 	if _, err := labels.Parse(text); err != nil {
 		return "", problem("not a label selector"+selectorDetail(err), "write it like app=web, tier!=cache or env in (a, b)")
@@ -227,7 +227,7 @@ func parseLink(text string) (string, *Problem) {
 		return "", problem("longer than 15 bytes, the most a link's name can have", "")
 	case text == "lo":
 		return "", problem("the name of the loopback link", "write kind: lo to have the addresses there")
-	case text == "all", text == "default": // names in /proc/sys/net/ipv4/conf
+	case text == "all", text == "default": // both have another meaning in /proc/sys/net/ipv4/conf
 		return "", problem("stands for other links", "choose another name")
 	case strings.Trim(text, ".") == "", strings.HasPrefix(text, "-"), strings.ContainsFunc(text, isOddInLabel):
 		return "", problem("not the name of a link", "letters, digits, -, _ and ., 1 to 15 bytes")
@@ -335,7 +335,7 @@ func parsePart(kind, text string, mayBeEmpty bool) (string, *Problem) {
 	return strings.ToLower(part), p
 }
 
-// partProblem says what keeps a text from being the beginning or the end of a name. With a letter added, it has to be one.
+// partProblem says what keeps a text from being the beginning or the end of a name. With a letter added, the text has to be a name.
 func partProblem(kind, part string) *Problem {
 	if strings.Trim(part, ".") == "" {
 		return problem("not a part of a name: an empty label", "write one dot between labels")

@@ -100,7 +100,7 @@ func parseFile(path string, data []byte, role Role) (Config, error) {
 	return *c, nil
 }
 
-// readFile reads at most one byte more than a configuration may have.
+// readFile reads at most one byte more than a configuration may have, so that a file that is too large shows.
 func readFile(path string) (data []byte, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -212,7 +212,7 @@ func checkRoutes(d *decoder, c *Config) {
 			checkCA(d, path, r)
 			checkTwice(d, path, r)
 		}
-		if d.isSet(path+".minTTL") || d.isSet(path+".maxTTL") { // bounds of the cache have a check of their own
+		if d.isSet(path+".minTTL") || d.isSet(path+".maxTTL") { // the bounds in section cache have another check
 			checkTTLs(d, path, r)
 		}
 	}
@@ -313,7 +313,7 @@ func checkAdmin(d *decoder, c *Config) {
 	}
 }
 
-// checkSockets reports one path for two sockets.
+// checkSockets reports a path that handover.socket and admin.socket share.
 func checkSockets(d *decoder, c *Config) {
 	d.check(c.Handover.Socket != "" && c.Handover.Socket == c.Admin.Socket, "handover.socket",
 		quote(c.Handover.Socket)+": the path of admin.socket", "choose another path", "admin.socket")
@@ -362,7 +362,7 @@ func checkCentral(d *decoder, c *Cluster) {
 		"say who is asked, like central: {service: kube-system/kube-dns}", "cluster.central")
 }
 
-// checkZones reports zones for the central resolver where none is asked, or that it does not get.
+// checkZones reports cluster.zones if no central resolver is asked, and zones in it whose queries the central resolver does not get.
 func checkZones(d *decoder, c *Config) {
 	d.check(len(c.Cluster.Zones) > 0 && (c.Cluster.Resolver == ResolverNone || !c.Cluster.Central.IsSet()), "cluster.zones",
 		"a list: needs cluster.resolver: local or central, and cluster.central", "write a route for each zone in forward", "cluster.central", "cluster.resolver")
@@ -492,7 +492,7 @@ func checkFallback(d *decoder, c *Config) {
 	}
 }
 
-// maxCertificates bounds a file of certificates, in bytes. The CA bundle of a system has a quarter of that.
+// maxCertificates bounds a file of certificates, in bytes. The CA bundle of a usual system is a quarter as large.
 const maxCertificates = 1 << 20
 
 // checkFiles reports the files that c names and that are not what they should be.
@@ -581,7 +581,7 @@ func resolveLocations(c *Config, file string) error {
 		}
 		*p = abs
 	}
-	var files []string // without duplicates: two spellings may be one path
+	var files []string // the files of hosts without duplicates: two spellings may become one path
 	for _, f := range c.Hosts.Files {
 		if !slices.Contains(files, f) {
 			files = append(files, f)

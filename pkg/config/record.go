@@ -73,8 +73,8 @@ var directive = regexp.MustCompile(`(?im)(?:^|\}\})\$(?:include|generate|origin|
 // text/template on [TemplateData]. Actions that could run for long or make long texts are errors, some of them of what it
 // returns. There is the function parseInt: strconv.ParseUint.
 //
-// What it returns makes the record for a question, nil if the template yields no text. The text may depend on the name that
-// a client asks for: it is one record, and never a directive, which could read files.
+// The function that it returns makes the record for a question, nil if the template yields no text. The text may depend on
+// the name that a client queries. It must be one record, and never a directive, which could read files.
 func ParseRecord(text string) (func(*TemplateData) (dns.RR, error), error) {
 	t, err := parseRecord(text)
 	if err != nil {
@@ -162,7 +162,7 @@ func oneRecord(text string) (dns.RR, error) {
 	return rr, nil
 }
 
-// What the text of a [Template] may make. Without bounds a line of actions that double a text fills the memory.
+// Bounds on what the text of a [Template] may make. Without them a line of actions that double a text fills the memory.
 const (
 	maxActions    = 256     // actions in a record
 	maxActionText = 8 << 10 // text that one action makes, in bytes
@@ -215,7 +215,7 @@ func boundedPrintf(format string, args ...any) (string, error) {
 			return "", fmt.Errorf("%q: a width is a number of %d digits at most", format, maxDigits)
 		case strings.ContainsRune("+-# .[]", c):
 			digits = 0
-		default: // the letter
+		default: // the letter that ends the verb
 			isVerb, digits = false, 0
 		}
 	}

@@ -98,7 +98,7 @@ func (t Target) authority(usual uint16) string {
 		return t.Name + ":" + strconv.Itoa(int(t.Addr.Port()))
 	case t.Addr.Port() != usual:
 		return t.Addr.String()
-	case addr.Is6() && t.Kind == HTTPS: // as other programs write it
+	case addr.Is6() && t.Kind == HTTPS: // an IPv6 address in a URL has brackets even without a port
 		return "[" + addr.String() + "]"
 	}
 	return addr.String()

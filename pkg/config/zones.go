@@ -12,7 +12,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
-// checkNames reports further names of the cluster that cannot be answered.
+// checkNames reports further domains and zones of the cluster whose names cannot be answered.
 func checkNames(d *decoder, c *Config) {
 	checkDomains(d, c)
 	checkFallthrough(d, c)
@@ -37,7 +37,7 @@ func checkDomains(d *decoder, c *Config) {
 	}
 }
 
-// checkFallthrough reports zones that this process does not answer.
+// checkFallthrough reports zones in cluster.fallthrough that this process does not answer.
 func checkFallthrough(d *decoder, c *Config) {
 	d.check(len(c.Cluster.Fallthrough) > 0 && c.Cluster.Resolver != ResolverLocal, "cluster.fallthrough",
 		"a list: needs cluster.resolver: local, which is "+c.Cluster.Resolver, "", "cluster.resolver")
@@ -64,7 +64,7 @@ func checkFederations(d *decoder, c *Cluster) {
 // isBelow reports whether the absolute name is the zone or below it. A name that could not be read is empty, and is neither.
 func isBelow(name, zone string) bool { return zone != "" && strings.HasSuffix("."+name, "."+zone) }
 
-// checkClusterSet reports the domain of a cluster set that this process cannot answer, or that another key has.
+// checkClusterSet reports a domain in cluster.clusterSet that this process cannot answer, or that another key has.
 func checkClusterSet(d *decoder, c *Config) {
 	const key = "cluster.clusterSet"
 	set := c.Cluster.ClusterSet

@@ -159,7 +159,7 @@ func (c *converter) remove(problems []config.Problem) {
 		case c.stays && s != nil && !s.whole:
 			l := &line{&statement{at: from.at, words: []string{cmp.Or(from.text, p.Path)}}, c, s, ""}
 			l.leave(nil, p.What, p.Hint)
-			defer c.dropBlock(s) // after the loops below, which count the items of all blocks
+			defer c.dropBlock(s) // at the end: the loops below find refused items by their index in the lists of all blocks
 		case c.stays && s != nil, gone[item]:
 		case item != "":
 			gone[item] = true

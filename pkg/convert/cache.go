@@ -219,7 +219,7 @@ func (s *server) changeRoute(zone string, l *line, how func(*route)) {
 		}
 	}
 	if best < 0 {
-		return // no server is asked for it
+		return // no route contains the zone, so no server is asked for its names
 	}
 	if s.routes[best].Zone != zone {
 		r := s.routes[best]
@@ -242,7 +242,7 @@ func clientTTLs(s *server) (answers, denials [2]time.Duration, isCached bool) {
 	if d, ok := parseDuration(cmp.Or(append(slices.Clone(args), "")...)); ok && len(args) > 0 {
 		answers[1], denials[1], args = d, d, args[1:]
 	}
-	if len(args) > 0 { // the plugin is limited to some zones
+	if len(args) > 0 { // the plugin cache has zones as arguments, and may leave out names of the block
 		return answers, denials, false
 	}
 	for _, st := range all[0].body {

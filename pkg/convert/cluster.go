@@ -40,7 +40,7 @@ func central(l *line) bool {
 	for _, word := range to {
 		t, err := config.ParseTarget(word)
 		if service < 0 && (err != nil || t.Kind != config.Plain && t.Kind != config.TCP) {
-			return false // then it is a route
+			return false // not a server that central can have: forward makes a route
 		}
 		addresses = append(addresses, t.Addr)
 	}
@@ -239,8 +239,8 @@ func kubernetesOptions(c *converter, through *[]string) []directive {
 			l.leave(l.zonesAmong(l.args()), "its zones are not converted", "cluster.clusterSet serves such names: docs/multi-cluster.md")
 		}},
 		{names: "federation", take: func(l *line) { c.federation(l.origin(), l.arg(0, "")+"="+l.arg(1, "")) }},
-		{names: "resyncperiod upstream"}, // CoreDNS ignores them as well
-		{names: "zonal"},                 // always on
+		{names: "resyncperiod upstream"}, // CoreDNS ignores these options as well
+		{names: "zonal"},                 // node-cache always prefers endpoints in the node's zone
 	}
 }
 
@@ -253,7 +253,7 @@ func (c *converter) federation(from origin, text string) {
 	}
 	cluster := &c.cfg.Cluster
 	cluster.Federations = slices.DeleteFunc(cluster.Federations, func(other config.Federation) bool { return other.Name == f.Name })
-	cluster.Federations = append(cluster.Federations, f) // the last one of a name is in effect
+	cluster.Federations = append(cluster.Federations, f) // a later federation of the same name replaces an earlier one
 	c.origins["cluster.federations"] = from
 }
 

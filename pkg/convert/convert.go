@@ -158,7 +158,7 @@ func (c *converter) read() (all []*server, err error) {
 		all = append(all, blocks...)
 	}
 	c.notes = p.notes
-	mentioned := map[string]bool{} // a plugin that reads the file has a note of its own
+	mentioned := map[string]bool{} // base names in Corefiles: a plugin that reads such a file has a note of its own
 	for _, b := range all {
 		for _, st := range b.plugins {
 			for _, word := range st.args() {
@@ -310,7 +310,7 @@ func (c *converter) lost(at place, what, why, hint string) { c.note(at, false, w
 
 func (c *converter) differs(at place, what, why, hint string) { c.note(at, true, what, why, hint) }
 
-// firstTime reports whether the text is new, so that its note is given once.
+// firstTime reports whether it is called with the text for the first time, so that a note is given once.
 func (c *converter) firstTime(what string) bool {
 	again := c.noted[what]
 	c.noted[what] = true

@@ -77,7 +77,7 @@ type Config struct {
 	NeedRestart bool      // changed keys are not in use before a restart
 	Succeeded   uint64    // configurations applied
 	Failed      uint64    // configurations refused
-	LastSuccess time.Time // zero: none was applied yet
+	LastSuccess time.Time // time of the latest reload that was applied; zero: none yet
 	Panics      uint64    // recovered panics while building a configuration, which is then refused
 }
 
@@ -85,7 +85,7 @@ type Config struct {
 type Collector struct {
 	descs map[string]*prometheus.Desc // descriptions by family name, without the prefix
 
-	mu      sync.Mutex // guards the fields below, and orders the reads: a later sample has later counters
+	mu      sync.Mutex // guards history, and serializes calls of read: a later scrape has later counters
 	read    func() Sample
 	history map[[2]string]*endpointHistory // counters of services, by zone and service
 }
@@ -241,7 +241,7 @@ func by[N int | int64 | uint64 | float64](t *table, k kind, name, help string, l
 	}
 }
 
-// column returns one value of each element.
+// column returns the value that of gives for each element.
 func column[S any, N int64 | float64](list []S, of func(*S) N) []N {
 	values := make([]N, len(list))
 	for i := range list {
@@ -250,7 +250,7 @@ func column[S any, N int64 | float64](list []S, of func(*S) N) []N {
 	return values
 }
 
-// sum adds up one value of each element.
+// sum adds up the values that of gives for the elements.
 func sum[S any](list []S, of func(*S) uint64) (n uint64) {
 	for i := range list {
 		n += of(&list[i])

@@ -110,7 +110,7 @@ func (t *table) addLease(i *intercept.Stats, mode string) {
 	t.add(gauge, "intercept_info", "Mode and backend of the rules.",
 		label{name: "mode"}, label{name: "backend"}).put(1, mode, i.Backend)
 	held := t.add(gauge, "intercept_lease_held", "1 while the agent holds the lease on all its addresses of the family. At 0 their queries go to the fallback.", label{"family", ipFamilies()})
-	families := map[string]bool{} // whether all are held
+	families := map[string]bool{} // by IP family: whether the leases on all its addresses are held
 	for _, lease := range i.Leases {
 		name := ipFamilies()[0]
 		if lease.Address.Is6() {

@@ -57,7 +57,7 @@ func (c *Collector) upstreams(routes []Route) (list []upstreamSeries) {
 	return list
 }
 
-// sum adds up the current and the removed endpoints.
+// sum returns the counters of the current and the removed endpoints together.
 func (p *endpointHistory) sum(servers []upstream.ServerStats) upstream.ServerStats {
 	now := make(map[netip.AddrPort]upstream.ServerStats, len(servers))
 	for _, s := range servers {
@@ -168,7 +168,7 @@ func (t *table) addUpstreams(list []upstreamSeries) {
 	}
 }
 
-// names returns the names of the first n values of an enumeration.
+// names returns the texts of the first n values of an enumeration.
 func names[E interface {
 	~int | ~uint8
 	String() string

@@ -20,7 +20,7 @@ const (
 	mostRows = 10  // rows of a table
 	mostText = 300 // bytes shown of a text that is not from this program
 
-	// A fix is shown for a pod with so many queries, of which so many percent were search suffixes.
+	// A fix is shown for a pod with at least fixQueries queries, if at least fixPercent percent of them were for search suffixes.
 	fixQueries = 100
 	fixPercent = 30
 )
@@ -35,7 +35,7 @@ type content struct {
 	Top     []table // tables of pods and of names; empty: the client has no token, or pods.identity is off
 	Servers []status.Upstream
 
-	MoreServers, MoreProblems int // number left out of the page
+	MoreServers, MoreProblems int // servers and problems that the page leaves out
 }
 
 // A table has the clients or names with the most queries.
@@ -69,7 +69,7 @@ func (p *Page) contentOf(v admin.View, now time.Time) *content {
 	return c
 }
 
-// healthy returns 0 for a server with a problem, which comes first, else 1.
+// healthy returns the sort key of an upstream: 0 if it has a problem, so that it comes first, else 1.
 func healthy(u *status.Upstream) int {
 	if u.State == upstream.StateGood.String() {
 		return 1

@@ -98,7 +98,7 @@ func (s *sample) quantile(share float64) float64 {
 		rank -= n
 		lower = bound.Seconds()
 	}
-	return lower // the last bucket has no bound
+	return lower // the last bucket has no upper bound
 }
 
 func (s *sample) p50() float64 { return s.quantile(0.5) }

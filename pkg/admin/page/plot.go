@@ -70,7 +70,7 @@ func (a *axis) plot(title string, lines ...line) plot {
 
 func (a *axis) y(v float64) float64 { return bottom - a.place(v)*(bottom-upper) }
 
-// line draws one value of each point. It has a gap where there is none.
+// line draws one value of each point. It has a gap where a point has no such value.
 func (a *axis) line(name string, points []sample, now time.Time, value func(*sample) float64) line {
 	l, path, gap := line{Name: name}, strings.Builder{}, true
 	least, most, last := math.Inf(1), math.Inf(-1), math.NaN()

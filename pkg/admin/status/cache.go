@@ -26,7 +26,7 @@ const CacheFlushed = "flushed"
 // A CacheView is the response of /cache/get and /cache/top.
 type CacheView struct {
 	Entries []CacheEntry `json:"entries"`
-	Kernel  []string     `json:"kernel,omitempty"` // types that the kernel answers for the name, of those asked for; only in /cache/get
+	Kernel  []string     `json:"kernel,omitempty"` // the requested record types of the name that the kernel answers; only in /cache/get
 }
 
 // A CacheEntry is one entry of the cache.

@@ -36,7 +36,7 @@ func KernelOf(k *kernelhits.Responder, state string, now time.Time) *Kernel {
 	return s
 }
 
-// kernelFullFor is how long a full table stays a problem.
+// kernelFullFor is how long after Full last rose a full table is still a problem.
 const kernelFullFor = 60.0 // seconds
 
 func (l *problems) addKernel(k *Kernel) {

@@ -83,7 +83,7 @@ func (l *problems) add(where, what, hint string) {
 
 // addCluster adds what is wrong with the cluster's data and the central resolver.
 func (l *problems) addCluster(c *Cluster, stats *watch.Stats, cfg *config.Cluster) {
-	if cfg.Manifests != "" { // c.Manifests includes these problems
+	if cfg.Manifests != "" { // the objects come from files: c.Manifests lists what is wrong with them
 		stats = &watch.Stats{}
 	}
 	for i := range stats.Kinds {
@@ -152,7 +152,7 @@ func (l *problems) addSource(s *Config) {
 		*l = append(*l, *s.Unread)
 	}
 	old := s.LastGood != nil && s.LastGood.InUse
-	if !s.LastOK && (s.Unread == nil || !old) { // else the unread problem is the reason
+	if !s.LastOK && (s.Unread == nil || !old) { // with an unreadable source and the last good configuration, the problem above is enough
 		first, _, _ := strings.Cut(s.LastError, "\n")
 		thing, place := "file", "the file"
 		if s.Object != "" {
@@ -175,7 +175,7 @@ func (l *problems) addSource(s *Config) {
 	}
 }
 
-// addServers adds the servers that cannot be used now, and why. A failing server may recover by
+// addServers adds the upstream servers that cannot be used now, and why. A server in state failing may recover by
 // itself, so it is reported only if connections to it fail.
 func (l *problems) addServers(where string, servers []Server) {
 	for i := range servers {
@@ -319,7 +319,7 @@ func centralProblem(c *Central, stats *watch.Stats) (Problem, bool) {
 	case len(c.Endpoints) == 0:
 		p.What = fmt.Sprintf("%s has no ready endpoint and no address", c.Service)
 		p.Hint = "check that the service exists, has TCP port 53, and has ready pods"
-	case c.Service != "" && c.Endpoints[0].Last: // ready servers come first
+	case c.Service != "" && c.Endpoints[0].Last: // the first is the Service's own address: ready endpoints would come before it
 		p.What = fmt.Sprintf("no endpoint of %s is ready: queries go to its cluster IP", c.Service)
 		p.Hint = "check that the service's pods are ready"
 	case stats.ServiceWatch.LastError != "":

@@ -247,7 +247,7 @@ type Handover struct {
 	LastError string   `json:"lastError,omitempty"`
 }
 
-// HandoverOf describes the handovers at the socket path; nil: there are no stats.
+// HandoverOf describes the handovers over the unix socket at path. It returns nil if stats is nil.
 func HandoverOf(path string, stats *handover.Stats, now time.Time) *Handover {
 	if stats == nil {
 		return nil
@@ -323,7 +323,7 @@ type Intercept struct {
 	Renewals  uint64                 `json:"renewals"`
 	Repairs   uint64                 `json:"repairs"` // times that the rules had to be corrected
 	LastError string                 `json:"lastError,omitempty"`
-	StoodDown bool                   `json:"stoodDown,omitempty"` // a newer agent has the rules
+	StoodDown bool                   `json:"stoodDown,omitempty"` // the agent stopped managing the rules, because a newer agent owns them
 	NewOwner  string                 `json:"newOwner,omitempty"`
 	Waiting   string                 `json:"waitsFor,omitempty"` // what must be known before the rules can be made
 }

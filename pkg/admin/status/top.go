@@ -28,7 +28,7 @@ func TopPage(current func() *pods.Index) func(by string) (any, error) {
 // errNoPods is the error of pages that need the pods of the node.
 var errNoPods = errors.New("the pods of the node are not known\nhint: set pods.identity")
 
-// TopOf returns what the pods have asked, with the names on request; nil if index is nil.
+// TopOf returns what the pods have asked, also by name if names is set; nil if index is nil.
 func TopOf(index *pods.Index, names bool) *top.Page {
 	if index == nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 // unknownName is the name of the clients without a pod: of the host network, and those that start or end.
 const unknownName = "(no pod)"
 
-// Groups returns what a line may stand for.
+// Groups returns the kinds of things that a table can have a line for.
 func Groups() []string { return []string{"pod", "workload", "namespace", "name"} }
 
 // Columns returns the table's columns. Any one of them can be the sort key.
@@ -44,8 +44,8 @@ type Table struct {
 	lines map[string]*Line
 }
 
-// Add adds what the pods of a node asked between two pages. A pod that is counted anew counts from zero; one that is gone
-// since is left out.
+// Add adds what the pods of a node asked between two pages. If the agent counts a pod anew, the pod counts from zero. A pod
+// that after does not have is left out.
 func (t *Table) Add(before, after *Page, seconds float64) {
 	t.Stale = t.Stale || after.Stale
 	if t.By == "name" {
@@ -111,7 +111,7 @@ func (t *Table) groupOf(r *Row) string {
 	}
 }
 
-// Lines returns the number largest lines by a column.
+// Lines returns the lines with the largest values in a column, at most number of them.
 func (t *Table) Lines(column string, number int) []*Line {
 	list := make([]*Line, 0, len(t.lines))
 	for _, line := range t.lines {
@@ -123,7 +123,7 @@ func (t *Table) Lines(column string, number int) []*Line {
 	return list[:min(number, len(list))]
 }
 
-// Text formats the number largest lines by a column.
+// Text formats the lines that Lines returns as a table.
 func (t *Table) Text(column string, number int) string {
 	var b strings.Builder
 	if t.Stale {
