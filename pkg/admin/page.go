@@ -52,7 +52,7 @@ func (s *Server) inTurn(slot chan struct{}, page http.HandlerFunc) http.HandlerF
 	}
 }
 
-// profile serves a profile, few at a time.
+// profile serves a profile. It refuses a request while maxProfiles others are served.
 func (s *Server) profile(page http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		select {

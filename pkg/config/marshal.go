@@ -38,7 +38,7 @@ func Normalize(c Config, role Role) (Config, error) {
 	return parseWritten(writeConfig(&c), role)
 }
 
-// parseWritten is Parse for a text that this program has written: lines in it mean nothing to the user.
+// parseWritten is Parse for a text that this program has written. Its problems have no lines, which would mean nothing to the user.
 func parseWritten(text []byte, role Role) (Config, error) {
 	c, err := Parse(text, role)
 	if bad := (*Error)(nil); errors.As(err, &bad) {

@@ -18,7 +18,7 @@ type Error struct {
 type Problem struct {
 	Line   int    `json:"line"`           // counted from 1; 0: unknown
 	Column int    `json:"column"`         // in characters, counted from 1; 0: unknown
-	Path   string `json:"path"`           // a key such as "forward[1].to[0]"; empty: the whole text, or what is between keys
+	Path   string `json:"path"`           // a key such as "forward[1].to[0]"; empty: the problem is not about one key
 	What   string `json:"what"`           // what is wrong; begins with the value, quoted, where there is one
 	Hint   string `json:"hint,omitempty"` // what to write in its place; empty: there is nothing to add
 }
@@ -64,7 +64,7 @@ func (p Problem) String() string {
 	return p.Path + ": " + p.What
 }
 
-// problem returns what is wrong with a value. The decoder adds its path and the value itself.
+// problem returns a problem with a value. The decoder adds the key's path and puts the value before what.
 func problem(what, hint string) *Problem { return &Problem{What: what, Hint: hint} }
 
 // didYouMean is the hint that names the word closest to a mistyped one, empty

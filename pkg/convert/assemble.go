@@ -64,7 +64,7 @@ func (c *converter) lists() {
 	} else if !slices.Contains(c.cfg.Cluster.Zones, ".") {
 		routes = append(routes, route{Route: config.Default(config.Agent).Forward[0]})
 	}
-	if c.central != nil { // the cache's own bounds are for names of the cluster: routes get the defaults
+	if c.central != nil { // the bounds in section cache are for cached names of the cluster: routes get the defaults
 		standard := config.Default(config.Agent).Cache
 		bounds.max, bounds.negative = cmp.Or(bounds.max, &standard.MaxTTL), cmp.Or(bounds.negative, &standard.NegativeTTL)
 	}
@@ -111,7 +111,7 @@ func (c *converter) leaveZones(routes []route) []route {
 	return routes
 }
 
-// closeZones adds routes without an upstream for the closed zones that nothing else answers.
+// closeZones adds routes without an upstream for the closed zones that have no route and that no resolver of the cluster answers.
 func (c *converter) closeZones(routes []route) []route {
 	closed := slices.Clone(c.closed)
 	for _, s := range c.servers {
@@ -152,7 +152,7 @@ func (c *converter) service() config.ServiceName {
 // remove removes the list items that the validation refuses, with a note that they are lost. If the old server stays, it
 // instead removes all answers of their blocks, whose names are left to the old server.
 func (c *converter) remove(problems []config.Problem) {
-	gone := map[string]bool{} // paths of list items
+	gone := map[string]bool{} // paths of the refused list items
 	for _, p := range problems {
 		item, from, s := c.source(p)
 		switch {
@@ -175,7 +175,7 @@ func (c *converter) remove(problems []config.Problem) {
 	}
 	takeRoute := func(r route) bool {
 		isGone := take("forward")
-		if isGone && r.Zone != "." { // its names must not go to another server
+		if isGone && r.Zone != "." { // close the zone: its names must not go to the server of a wider zone
 			c.closed = append(c.closed, sourced[string]{r.Zone, r.origin})
 		}
 		return isGone
@@ -239,12 +239,12 @@ func (c *converter) reset(p config.Problem) {
 		}
 	}
 	c.lost(at, p.Path, p.What+"; the section "+head+" stays at its defaults", p.Hint)
-	if strings.HasPrefix(head, "cluster") && c.clusterZone != "" { // its names must not go to another server
+	if strings.HasPrefix(head, "cluster") && c.clusterZone != "" { // close the cluster domain: its names must not go to another server
 		c.closed = append(c.closed, sourced[string]{c.clusterZone, origin{at: at, text: p.Path}})
 	}
 	standard := config.Default(config.Agent)
 	known := false
-	for _, name := range []string{head, strings.TrimSuffix(head, "Domain"), head + "Domain"} { // cluster and clusterDomain go together
+	for _, name := range []string{head, strings.TrimSuffix(head, "Domain"), head + "Domain"} { // a problem of cluster resets clusterDomain too, and the reverse
 		isName := func(field string) bool { return strings.EqualFold(field, name) }
 		if field := reflect.ValueOf(&c.cfg).Elem().FieldByNameFunc(isName); field.IsValid() {
 			field.Set(reflect.ValueOf(standard).FieldByNameFunc(isName))

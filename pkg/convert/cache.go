@@ -83,11 +83,11 @@ func limitZoneTTLs(l *line, zones []string, bounds ttls) {
 	for _, zone := range zones {
 		isCluster := c.clusterZone == zone || c.central != nil && isReverse(zone)
 		switch {
-		case zone == "." && c.central == nil: // the cache itself; routes without own bounds inherit them
+		case zone == "." && c.central == nil: // section cache, from which routes without bounds of their own inherit
 			limitCacheTTLs(l, bounds)
 		case isCluster && c.servesCluster && c.firstTime("cluster's bounds"):
 			l.differs("the names of the cluster come from the API and are not cached", "cluster.ttl sets the TTL for clients")
-		case zone == c.clusterZone: // names of the cluster have the bounds in cache; lists sets those of the routes
+		case zone == c.clusterZone: // section cache is for names of the cluster; lists sets the bounds of the routes
 			limitCacheTTLs(l, bounds)
 		case isCluster:
 		default:
@@ -155,7 +155,7 @@ func prefetch(l *line) {
 	}
 }
 
-// serveStale converts how long stale answers are served. Here upstreams always have cache.serveStale.after to answer first.
+// serveStale converts how long stale answers are served. In node-cache, upstreams always have the time cache.serveStale.after first.
 func serveStale(l *line) {
 	stale := &l.c.cfg.Cache.ServeStale
 	set := func(i int, path string, least, most time.Duration, to *time.Duration) {
@@ -174,7 +174,7 @@ func serveStale(l *line) {
 	stale.For, stale.TTL = stale.For.Truncate(time.Second), stale.TTL.Truncate(time.Second)
 }
 
-// disable keeps zones out of the cache. This is possible only for answers and denials together.
+// disable converts the option that keeps zones out of the cache. A route can keep out only answers and denials together.
 func disable(l *line) {
 	args := l.args()
 	if len(args) == 0 {

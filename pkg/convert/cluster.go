@@ -160,7 +160,7 @@ func clusterZones(l *line) (reverse []netip.Prefix) {
 			reverse = append(reverse, netip.PrefixFrom(netip.IPv4Unspecified(), 0))
 		case zone == "ip6.arpa.":
 			reverse = append(reverse, netip.PrefixFrom(netip.IPv6Unspecified(), 0))
-		case isReverse(zone): // only some reverse names: closeReverse leaves the block
+		case isReverse(zone): // the zone has only some of the reverse names: closeReverse leaves the block
 		case slices.Contains(sets, zone), zone == ".":
 			continue
 		case c.clusterZone == "":
@@ -174,7 +174,7 @@ func clusterZones(l *line) (reverse []netip.Prefix) {
 	return reverse
 }
 
-// addDomain adds a domain of the cluster, unless it overlaps with one.
+// addDomain adds a domain of the cluster, unless it overlaps with a domain that the cluster has already. It reports whether it did.
 func (c *converter) addDomain(zone string) bool {
 	overlaps := func(other string) bool { return below(zone, other) || below(other, zone) }
 	if overlaps(c.clusterZone) || slices.ContainsFunc(c.cfg.Cluster.Domains, overlaps) {

@@ -48,7 +48,7 @@ type converter struct {
 
 	cfg     config.Config
 	notes   []Note
-	origins map[string]origin // where each key was set first, by its path
+	origins map[string]origin // where the value of each key comes from, by the key's path
 	noted   map[string]bool   // texts that firstTime has seen
 
 	routes []route           // routes of the kube-dns ConfigMap
@@ -255,7 +255,7 @@ func (c *converter) server(s *server) {
 	}
 }
 
-// drop removes the answers that the block was converted to.
+// drop removes the routes, templates, rewrites, hosts and closed zones of the block, and counts all its zones as its own.
 func (s *server) drop() {
 	s.routes, s.templates, s.rewrites, s.hosts, s.closed, s.own = nil, nil, nil, nil, nil, s.zones
 }
@@ -271,8 +271,8 @@ func (c *converter) apply(s *server, table []directive) {
 	}
 }
 
-// sameZone leaves a block whose zone another block has too: the query decides which of them answers. Where the old server
-// does not stay, the first one answers.
+// sameZone leaves a block whose zone another block has too: in CoreDNS the query decides which block answers. Where the old server
+// does not stay, the first block answers.
 func (c *converter) sameZone(s *server) {
 	for i, other := range c.servers {
 		shared := slices.IndexFunc(s.zones, func(zone string) bool { return slices.Contains(other.zones, zone) })

@@ -136,7 +136,7 @@ func (p *parser) keys() (list []string) {
 	return list
 }
 
-// take skips the next token if it is this one, and reports whether it was.
+// take skips the next token if its text is text, and reports whether it was.
 func (p *parser) take(text string) bool {
 	found := p.next < len(p.tokens) && p.tokens[p.next].text == text
 	if found {
@@ -286,7 +286,7 @@ func (p *parser) lex(in Input) ([]token, error) {
 		}
 		p.placeholder(first, l.Val(), t.at)
 		if t.text = p.environment(l.Val(), t.at); t.text == "" && t.first {
-			t.text = l.Val() // for the note about it
+			t.text = l.Val() // an empty first word, such as an unset variable: keep its text for the note about the line
 		}
 		words = append(words, t)
 		if len(words) > maxTokens {
@@ -296,7 +296,7 @@ func (p *parser) lex(in Input) ([]token, error) {
 	return words, nil
 }
 
-// environment replaces environment variables, and notes those that are not set here.
+// environment replaces environment variables by their values in this process, and notes those that are not set.
 func (p *parser) environment(word string, at place) string {
 	for _, brackets := range [][2]string{{"{%", "%}"}, {"{$", "}"}} {
 		rest := word
@@ -317,7 +317,7 @@ func (p *parser) environment(word string, at place) string {
 	return word
 }
 
-// placeholder notes each placeholder once. Records of templates may contain such marks as well.
+// placeholder notes each placeholder once. In the plugin template, such text may be part of a record instead.
 func (p *parser) placeholder(plugin, word string, at place) {
 	found := placeholder(p.forms, word)
 	if found == "" || p.noted[found] || slices.Contains([]string{"answer", "authority", "additional"}, plugin) {

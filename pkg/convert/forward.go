@@ -94,10 +94,10 @@ func proxy(l *line) {
 	forward(as)
 }
 
-// route adds a route unless its zone has one.
+// route adds a route to the block, unless the zone is the cluster domain or has a route in the block already.
 func (c *converter) route(r config.Route, l *line) {
 	if c.cfg.Cluster.Resolver != config.ResolverNone && c.clusterZone == r.Zone && !slices.Contains(c.cfg.Cluster.Fallthrough, r.Zone) {
-		return // kubernetes comes before forward, and answers all its names
+		return // cluster.resolver answers all names of the cluster domain, so forward gets none of them
 	}
 	isEarly := func(other route) bool { return other.Zone == r.Zone && other.early }
 	again := slices.IndexFunc(l.s.routes, func(other route) bool { return other.Zone == r.Zone })
@@ -120,13 +120,13 @@ func (c *converter) route(r config.Route, l *line) {
 	l.s.routes = append(l.s.routes, route{Route: r, origin: l.origin()})
 }
 
-// forwarding is what the options of a forward say.
+// forwarding is what a forward says: its upstreams and its options.
 type forwarding struct {
 	config.Route // policy, method and CA
 
 	except      []string
-	other, hint string                 // why no route does the same; empty: one does
-	targets     func() []config.Target // the upstreams, with notes about the others
+	other, hint string                 // why no route does the same as this forward; empty: a route does
+	targets     func() []config.Target // returns the upstreams, and notes those that cannot be converted
 }
 
 // parseForward parses the options of a forward.
@@ -140,7 +140,7 @@ func parseForward(l *line) *forwarding {
 	l.options(
 		directive{names: "except", take: func(l *line) { f.except = append(f.except, l.args()...) }},
 		flag("force_tcp", &tcp),
-		directive{names: "prefer_udp"}, // the default
+		directive{names: "prefer_udp"}, // prefer_udp is what node-cache does by default
 		textOption("tls_servername", &serverName),
 		directive{names: "doh_method", take: func(l *line) {
 			if strings.EqualFold(l.all(), "get") {
@@ -250,7 +250,7 @@ func wordTargets(l *line, f *forwarding, word, serverName string) []config.Targe
 	}
 	t, err := target(word, serverName)
 	switch {
-	case err != nil && placeholder(placeholders(), word) != "": // lex has noted it
+	case err != nil && placeholder(placeholders(), word) != "": // lex has noted the placeholder
 		return nil
 	case err != nil:
 		f.other, f.hint = oneLine(err), ""

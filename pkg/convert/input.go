@@ -31,7 +31,7 @@ type Input struct {
 // maxInput bounds one input, in bytes. A ConfigMap is at most that large.
 const maxInput = 1 << 20
 
-// Options say what stays as it was.
+// Options say which defaults and which old server stay, and which files are given.
 type Options struct {
 	Faithful bool // what a Corefile does not set gets CoreDNS's defaults
 	Complete bool // the inputs are all files to import: a pattern with * may match none
@@ -163,7 +163,7 @@ func hasDnsmasq(n *yaml.Node) bool {
 
 // inputAt returns a text in a YAML file.
 func inputAt(file, key string, n *yaml.Node) Input {
-	if n.Style&yaml.LiteralStyle != 0 { // its lines are lines of the file
+	if n.Style&yaml.LiteralStyle != 0 { // a literal block, whose lines are lines of the file
 		return Input{Name: file, Text: []byte(n.Value), before: n.Line}
 	}
 	return Input{Name: file + " " + key, Text: []byte(n.Value)}
@@ -240,18 +240,18 @@ func addConfigMap(c *converter, file string, data *yaml.Node) (known bool, err e
 			return true, fmt.Errorf("the key %s is in two ConfigMaps", key)
 		case isKnown:
 			known = true
-		case key != "Corefile-backup": // a backup of kubeadm's upgrade
+		case key != "Corefile-backup": // Corefile-backup is kubeadm's backup, and is ignored
 			in.unknownKey = place{file, data.Content[i].Line}
 			unknown[key] = in
 		}
 	}
-	for key, in := range unknown { // a Corefile may import or read them
+	for key, in := range unknown { // a Corefile may import the values of unknown keys, or read them as files
 		if _, again := c.files[key]; !again {
 			c.files[key] = in
 			c.aside[key] = !known // no key of this ConfigMap is about DNS
 		}
 	}
-	c.Complete = c.Complete || !known && len(unknown) > 0 // a ConfigMap of files to import
+	c.Complete = c.Complete || !known && len(unknown) > 0 // a ConfigMap without a key about DNS holds all files to import
 	return known || len(unknown) > 0, nil
 }
 

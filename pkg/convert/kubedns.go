@@ -117,7 +117,7 @@ func kubeDNSRoute(c *converter, key, zone, what string, servers []string) {
 			c.upstreams = to
 		}
 	case len(c.errs) == 0:
-		if zone != "." { // its names must not go to the upstreams of the root
+		if zone != "." { // close the zone: its names must not go to the upstreams of the root
 			c.closed = append(c.closed, sourced[string]{zone, from})
 		}
 		c.lost(place{file: key}, what, "no server with an address is left, so there is no route for it", "name at least one server by its address")

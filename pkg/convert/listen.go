@@ -82,7 +82,7 @@ func bind(l *line) (addresses []netip.Addr) {
 			if l.c.firstTime(clusterIP) {
 				l.c.differs(l.at, "bind "+clusterIP, intercepted, "the address is that of cluster.central.service; "+kubeletHint)
 			}
-		case err != nil && placeholder(placeholders(), word) != "": // lex has noted it
+		case err != nil && placeholder(placeholders(), word) != "": // lex has noted the placeholder
 		case err != nil:
 			l.c.lost(l.at, "bind "+word, "links cannot be given by name", "list the addresses of the link in listen.addresses")
 		default:
@@ -176,7 +176,7 @@ type otherPort struct {
 
 	what        string
 	port        uint16
-	forwardedTo bool // a forward uses it
+	forwardedTo bool // a forward has an upstream at this port
 }
 
 // port reports whether a server block has the listen port. Blocks on other ports are collected.
@@ -212,7 +212,7 @@ func (c *converter) forwardsTo(t config.Target) {
 	}
 }
 
-// zones returns the zones of a host: itself, or the reverse zones of a prefix.
+// zones returns the zones that a key of a server block or an argument means: the name itself, or the reverse zones of a prefix.
 func zones(host string) ([]string, error) {
 	if p, err := netip.ParsePrefix(host); err == nil {
 		return config.ReverseZones(p.Masked()), nil
@@ -232,7 +232,7 @@ func below(name, zone string) bool {
 	return zone == "." || name == zone || strings.HasSuffix(name, "."+zone)
 }
 
-// overlap returns the zones of a server that are in a zone of a plugin, and the zones of a plugin that are in one of the server.
+// overlap returns the served zones that are at or below a zone in from, and the zones in from that are at or below a served zone.
 func overlap(served, from []string) []string {
 	var list []string
 	for _, zone := range served {

@@ -85,7 +85,7 @@ func hosts(l *line) {
 	hostsFile(l, isFile)
 }
 
-// hostsTTL sets hosts.ttl, which is for all names, to the TTL that clients get after the plugin cache.
+// hostsTTL sets hosts.ttl, which is for all names, to the TTL that clients of CoreDNS get, within the bounds of the plugin cache.
 func hostsTTL(l *line, ttl time.Duration) {
 	bounds, _, isCached := clientTTLs(l.s)
 	if isCached {
@@ -141,7 +141,7 @@ func hostsLine(hosts, l *line, served []string) {
 	}
 }
 
-// hostsFile converts the file, by default /etc/hosts.
+// hostsFile converts the hosts file that hosts names, by default /etc/hosts.
 func hostsFile(l *line, isFile bool) {
 	c, file := l.c, l.arg(0, "/etc/hosts")
 	if len(l.args()) == 0 && len(l.s.hosts) > 0 {
@@ -207,7 +207,7 @@ func template(l *line) {
 	onward, other := templateBody(l, &t)
 	var match []*regexp.Regexp
 	for _, expression := range t.Match {
-		if e, err := regexp.Compile(expression); err == nil { // the configuration's check refuses others
+		if e, err := regexp.Compile(expression); err == nil { // the validation refuses expressions that do not compile
 			match = append(match, e)
 		}
 	}
@@ -303,12 +303,12 @@ func templateBody(l *line, t *config.Template) (onward bool, other string) {
 			}
 		}},
 		directive{names: "ederror", take: func(*line) { other = "templates do not support Extended DNS Errors" }},
-		directive{names: "upstream"}, // CoreDNS ignores it as well
+		directive{names: "upstream"}, // CoreDNS ignores upstream as well
 	)
 	return onward, other
 }
 
-// otherServerBelow returns a zone below another that a different server has, or "".
+// otherServerBelow returns a zone below zone that another server block than s has, or "".
 func (c *converter) otherServerBelow(s *server, zone string) string {
 	for _, other := range c.servers {
 		if i := slices.IndexFunc(other.zones, func(z string) bool { return z != zone && below(z, zone) }); other != s && i >= 0 {

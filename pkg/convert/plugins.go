@@ -56,7 +56,7 @@ func (l *line) differs(why, hint string) { l.c.differs(l.at, l.what(), why, hint
 
 func (l *line) unknown() { l.lost("unknown option", "check docs/configuration.md for a matching key") }
 
-// lostAnyway is like lost, with a note that stays if the block is left to the old server.
+// lostAnyway is like lost, but its note stays even if the block is left to the old server.
 func (l *line) lostAnyway(why, hint string) {
 	l.lost(why, hint)
 	l.s.kept = append(l.s.kept, l.c.notes[len(l.c.notes)-1])
@@ -235,7 +235,7 @@ func known(c *converter, name string) bool {
 	return slices.ContainsFunc(settings(c), is) || slices.ContainsFunc(answers(c), is)
 }
 
-// unknownPlugin notes a plugin that no table has. CoreDNS does not start with a misspelt one, and another may give any answer.
+// unknownPlugin notes a plugin that no table has. CoreDNS does not start with a misspelt name. Another plugin may give any answer.
 func unknownPlugin(l *line) {
 	for _, table := range [][]directive{settings(l.c), answers(l.c)} {
 		for _, d := range table {
@@ -302,7 +302,7 @@ func settings(c *converter) []directive {
 		{names: "chaos", take: chaos},
 		{names: "bufsize", take: bufsize},
 		{names: "cancel", take: func(l *line) {
-			if len(l.args()) > 0 { // else 5.001 s, the default
+			if len(l.args()) > 0 { // without arguments it is 5.001 s, and limits.deadline keeps its default
 				l.setDuration(l.args()[0], "limits.deadline", 250*time.Millisecond, time.Minute, &c.cfg.Limits.Deadline)
 			}
 		}},
@@ -311,7 +311,7 @@ func settings(c *converter) []directive {
 				duration("idle", "limits.tcpIdle", time.Second, time.Hour, &c.cfg.Limits.TCPIdle),
 				differs("read write", "a TCP session has one limit, on the time without a query", "see limits.tcpIdle"))
 		}},
-		{names: "any loop reload"}, // node-cache always does that
+		{names: "any loop reload"}, // node-cache always does what these plugins do
 		{names: "metadata"},        // for other plugins only, without effect on clients
 		{names: "root"},            // read by hostsFile
 		{names: "local"},           // see specialNames
@@ -391,7 +391,7 @@ func acl(l *line) {
 	l.leave(nil, "types are not filtered", "a template answers a type: {zone: …, types: […]}")
 }
 
-// view leaves a block that answers some of the queries, unless it depends on the client.
+// view leaves a block whose expressions select some of the queries, unless they select by client.
 func view(l *line) {
 	for _, st := range l.body {
 		for _, call := range regexp.MustCompile(`\w+\(`).FindAllString(strings.Join(st.words, " "), -1) {

@@ -47,7 +47,7 @@ func sortNotes(notes []Note) {
 // comment. The error is that of [config.MarshalChanges].
 func (r *Result) YAML() ([]byte, error) {
 	text, err := config.MarshalChanges(r.Config, config.Agent, func(path string) string { return r.origins[path].String() })
-	if err != nil { // the comments may make it too large
+	if err != nil { // with its comments the file may be too large
 		text, err = config.MarshalChanges(r.Config, config.Agent, func(string) string { return "" })
 	}
 	if err != nil {
@@ -56,7 +56,7 @@ func (r *Result) YAML() ([]byte, error) {
 	return text, nil
 }
 
-// Lost reports whether something could not be converted.
+// Lost reports whether a note is about a part that was not converted.
 func (r *Result) Lost() bool {
 	return slices.ContainsFunc(r.Notes, func(n Note) bool { return !n.Kept })
 }

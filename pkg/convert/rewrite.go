@@ -103,7 +103,7 @@ func otherNames(kind, from, to string, answers []string) string {
 	if kind == "exact" || slices.Contains(answers, "auto") {
 		return ""
 	}
-	if _, err := regexp.Compile(from); err != nil { // CoreDNS does not start with it
+	if _, err := regexp.Compile(from); err != nil { // CoreDNS does not start with an invalid expression
 		return ""
 	}
 	i := slices.Index(answers, "name")
@@ -151,7 +151,7 @@ func sample(kind, from, to string) (asked, result string) {
 	return asked, to
 }
 
-// example returns a short text that most expressions of its form match.
+// example returns a short text that the expression matches, for most expressions.
 func example(e *syntax.Regexp) (text string) {
 	if e.Op == syntax.OpLiteral {
 		return string(e.Rune)

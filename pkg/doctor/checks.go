@@ -16,7 +16,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/listen"
 )
 
-// Examine evaluates the facts for an agent with the configuration c.
+// Examine makes all checks of the facts, for an agent with the configuration c, and returns the report.
 func Examine(c Config, f Facts) Report {
 	e := checker{Config: c, Facts: f}
 	for _, part := range []struct {
@@ -69,7 +69,7 @@ func (e *checker) addLine(l Line) {
 	e.lines = append(e.lines, l)
 }
 
-// unknown is the row for a fact that could not be read, because of err.
+// unknown is the row that applies if err is set: the fact could not be read.
 func unknown(err error, fix string) row {
 	return row{err != nil, Skip, fmt.Sprint("unknown: ", err), fix}
 }
@@ -92,7 +92,7 @@ func (e *checker) title() string {
 	return fmt.Sprintf("node-cache at %s, mode %s, backend %s", where, e.Rules.Mode, e.Backend)
 }
 
-// owner returns the token of the agent that owns the rules; empty: unknown.
+// owner returns the token of the agent that owns the interception rules; empty: unknown.
 func (f *Facts) owner() string {
 	for _, h := range f.Backends {
 		if h.Owner != "" {
@@ -219,7 +219,7 @@ func (e *checker) checkDataPlane() {
 		row{true, OK, what, ""})
 }
 
-// checkLinks checks for each address the link that has it, and the link's owner.
+// checkLinks checks for each listen address which link has it, and whether an agent created the link.
 func (e *checker) checkLinks() {
 	switch {
 	case !e.Intercept && !e.ManageLink:

@@ -61,7 +61,7 @@ func startChild(command []string, stderr *os.File, attr *syscall.SysProcAttr) (*
 func (c *child) do(ctx context.Context, m message) (message, error) {
 	defer context.AfterFunc(ctx, func() {
 		_ = c.process.Kill()
-		_ = c.out.SetReadDeadline(time.Unix(1, 0)) // a child in an uninterruptible system call does not end yet
+		_ = c.out.SetReadDeadline(time.Unix(1, 0)) // end the read here too: a child in an uninterruptible system call ends only after the call
 	})()
 	var r message
 	err := json.NewEncoder(c.in).Encode(m)
@@ -96,7 +96,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, now func() time.Tim
 	working, cancel := context.WithCancel(ctx)
 	defer cancel()
 	commands, ended := make(chan message), error(nil)
-	go func() { // ends with in: nothing else unblocks the read
+	go func() { // the goroutine ends when in does: nothing else unblocks its read
 		defer close(commands)
 		defer cancel()
 		ended = readCommands(working, in, commands)

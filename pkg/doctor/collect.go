@@ -38,7 +38,7 @@ const (
 // Facts are the observations on a node. The error beside a fact says why it is missing.
 type Facts struct {
 	Missing      []string // capabilities that the doctor uses and lacks
-	AgentPID     int      // the process that listens; 0: unknown
+	AgentPID     int      // the process that listens at the agent's addresses; 0: unknown
 	AgentMissing []string // capabilities that the agent needs and lacks
 
 	Addresses   []Address // the addresses of Rules.Addresses that a link has
@@ -101,7 +101,7 @@ type Outcome struct {
 	Error   string         `json:"error"`   // why there is no answer
 	Refused bool           `json:"refused"` // ECONNREFUSED: no socket listens
 
-	Tracked    bool   `json:"-"` // the node has a conntrack entry for it
+	Tracked    bool   `json:"-"` // the node has a conntrack entry for the query
 	TrackedErr string `json:"-"` // why Tracked is unknown
 }
 
@@ -150,7 +150,7 @@ func (f *Facts) readProcesses(ctx context.Context, command []string) {
 	f.Pods, f.PodsErr = podResolvers(ctx, procDir, selfDir, files.read)
 }
 
-// usable returns why a backend cannot be used, which is a missing program.
+// usable returns an error if a program that the backend needs is missing, else nil.
 func usable(backend string) error {
 	variant, ok := strings.CutPrefix(backend, "iptables-")
 	if !ok {
@@ -193,7 +193,7 @@ func addresses(wanted []netip.Addr) ([]Address, error) {
 		}
 		link, err := netlink.LinkByIndex(has.LinkIndex)
 		if err != nil {
-			continue // removed meanwhile
+			continue // the link was removed after its addresses were listed
 		}
 		list = append(list, Address{Addr: a, Link: link.Attrs().Name, Kind: link.Type(), Alias: link.Attrs().Alias})
 	}
@@ -385,7 +385,7 @@ func (f *Facts) askFromPod(ctx context.Context, c *Config, probes []Probe, note 
 	f.PodErr = errors.Join(err, p.close())
 }
 
-// lost returns the self-queries that the agent answers to the node, but not to the pod.
+// lost returns the self-queries that an agent answers if the node sends them, but that get no answer if the pod does.
 func (f *Facts) lost() []Probe {
 	var list []Probe
 	for _, o := range f.Pod {
@@ -416,10 +416,10 @@ func (p *pod) drops(ctx context.Context, lost []Probe, c *Config) ([]Drop, error
 		}
 		found, err := trace(ctx, own.Addr(), send, c.Now)
 		if err != nil {
-			errs = append(errs, err, send(ctx)) // the counters need the packets, too
+			errs = append(errs, err, send(ctx)) // trace may have sent no packets, and the counters need them, too
 		}
 		for _, d := range found {
-			if !slices.Contains(drops, d) { // traced for both families
+			if !slices.Contains(drops, d) { // the traces of both families may find the same rule
 				drops = append(drops, d)
 			}
 		}

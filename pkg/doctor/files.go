@@ -68,9 +68,9 @@ func (r *fileRequest) read() (c content, err error) {
 	switch c.Device, c.Inode = info.Dev, info.Ino; {
 	case info.Mode&unix.S_IFMT != unix.S_IFREG:
 		return failed(errors.New("not a regular file"))
-	case info.Size == 0: // such as files of /proc, where reading can block, or consume events
+	case info.Size == 0: // also the size of files of /proc, whose reading can block, or consume events
 		return c, nil
-	case system.Type == unix.SYSFS_MAGIC: // a file of a device may act on it
+	case system.Type == unix.SYSFS_MAGIC: // reading a file of sysfs may act on a device
 		return failed(errors.New("a file of sysfs"))
 	}
 	if c.Text, err = filewatch.ReadFile(fmt.Sprintf("/proc/self/fd/%d", fd), maxFile); err != nil {
@@ -79,7 +79,7 @@ func (r *fileRequest) read() (c content, err error) {
 	return c, nil
 }
 
-// errSlow is the error of a file that takes longer than fileTimeout.
+// errSlow is the error of a file whose reading takes longer than fileTimeout.
 var errSlow = fmt.Errorf("it takes longer than %s", fileTimeout)
 
 // A readFunc reads the file path below the folder root.

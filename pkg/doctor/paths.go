@@ -66,7 +66,7 @@ func (e *checker) isAgent(o Outcome) bool {
 	return o.Token != "" && (owner == "" || o.Token == owner)
 }
 
-// path returns the line for o. all has all outcomes of the same origin, from.
+// path returns the line for o. from is where o was sent from, and all has all outcomes from there.
 func (e *checker) path(o Outcome, all []Outcome, from string) Line {
 	_, _, leased := e.leased(o.To.Addr())
 	named := slices.ContainsFunc(all, func(n Outcome) bool { return n.To == o.To && n.Name != "" && n.Answer != "" })
@@ -216,7 +216,7 @@ func (e *checker) checkFallback() {
 	}
 	refused := func(o Outcome) bool { return o.Answer == "SERVFAIL" || o.Answer == "REFUSED" }
 	for _, o := range e.Fallback {
-		bad := Fail // if no server answers over this transport
+		bad := Fail // a fallback without a usable answer fails the check, unless another server answers over this transport
 		if slices.ContainsFunc(e.Fallback, func(f Outcome) bool { return f.TCP == o.TCP && f.Answer != "" && !refused(f) }) {
 			bad = Warn
 		}
@@ -225,7 +225,7 @@ func (e *checker) checkFallback() {
 			row{refused(o), bad, o.Answer, "it refuses this node: see its log"},
 			row{true, OK, o.Answer + " in " + formatDuration(o.Took), ""})
 	}
-	for _, a := range e.queriedAddresses() { // no rule translates between families
+	for _, a := range e.queriedAddresses() { // each IP family needs its own fallback: no rule translates between families
 		if !slices.ContainsFunc(e.Fallback, func(o Outcome) bool { return o.To.Addr().Is4() == a.Is4() }) {
 			e.add("fallback", row{
 				true, Warn, fmt.Sprintf("none of %s's family: if the agent does not answer there, no server does", a),

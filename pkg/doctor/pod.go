@@ -190,7 +190,7 @@ func (p *pod) do(ctx context.Context, m message) (message, error) {
 func (p *pod) close() error {
 	err := <-p.stop()
 	if p.link != nil {
-		// The kernel would remove the veth with the pod's namespace, but asynchronously.
+		// Remove the veth now: the kernel removes it with the pod's namespace, but only some time later.
 		if gone := netlink.LinkDel(p.link); gone != nil && !errors.Is(gone, unix.ENODEV) {
 			err = errors.Join(err, fmt.Errorf("removing link %s: %w", p.link.Attrs().Name, gone))
 		}

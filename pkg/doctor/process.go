@@ -38,14 +38,14 @@ func readKubelet(ctx context.Context, proc, self string, read readFunc) (k Kubel
 		if name, _ := os.ReadFile(filepath.Join(p, "comm")); strings.TrimSpace(string(name)) != "kubelet" {
 			continue
 		}
-		dir, err := os.Open(p) // pins this process: its PID may be reused
+		dir, err := os.Open(p) // pins this process: another process may get its PID
 		if err != nil {
 			continue
 		}
 		pinned := fmt.Sprintf("/proc/self/fd/%d", dir.Fd())
 		isNode, err := inNode(pinned, proc, self)
 		found := Kubelet{}
-		if isNode { // a pod's process can make the reading of its command line block
+		if isNode { // read no command line of a pod's process: that process could make the read block
 			found = kubeletIn(ctx, p, pinned, read)
 			// Check again: a pod's process starts in the node's namespaces, and may have left them before the reading.
 			isNode, err = inNode(pinned, proc, self)
@@ -80,7 +80,7 @@ func inNode(p, proc, self string) (bool, error) {
 			return false, nil
 		}
 	}
-	state, err := os.ReadFile(filepath.Join(p, "status")) // the folder's owner may be another than the process's user
+	state, err := os.ReadFile(filepath.Join(p, "status")) // the file status has the process's user; the owner of the folder may be another user
 	if err != nil {
 		return false, nil // the process has ended
 	}
@@ -145,7 +145,7 @@ func flag(args []string, name string) string {
 	return value
 }
 
-// resolvConf is where a process has its nameservers.
+// resolvConf is the file with the nameservers of a process, in the process's root folder.
 const resolvConf = "/etc/resolv.conf"
 
 // podResolvers counts the nameservers in /etc/resolv.conf of one process in each network
@@ -173,14 +173,14 @@ func podResolvers(ctx context.Context, proc, self string, read readFunc) (map[ne
 		seen[container] = true
 		got, err := read(ctx, filepath.Join(p, "root"), resolvConf)
 		if errors.Is(err, errSlow) {
-			seen[namespace] = true // no further processes of this pod: each could take as long
+			seen[namespace] = true // read no further process of this pod: each could take as long
 		}
 		if err != nil {
 			missed = cmp.Or(missed, fmt.Errorf("process %s: %w", filepath.Base(p), err))
 			continue
 		}
 		if got.Missing || got.Device == node.Device && got.Inode == node.Inode && !node.Missing {
-			continue // a pod's sandbox may have no such file, but its containers do
+			continue // try further processes of this namespace: a pod's sandbox may have no such file, but its containers do
 		}
 		for _, server := range nameservers(string(got.Text)) {
 			seen[namespace] = true
