@@ -45,7 +45,7 @@ const (
 )
 
 // Sessions that begin during a drain are recorded for longer than any drain lasts. The
-// set has room for more sessions than a node begins in that time.
+// set has room for movedSize sessions of each IP family; recordSession says what follows if it is full.
 const (
 	movedTime = 10 * time.Minute
 	movedSize = 1 << 16
