@@ -8,9 +8,9 @@
 // increments a version, with one store to memory that the kernel shares, before the new answer is published. So the kernel
 // never gives an outdated answer.
 //
-// The cache reports changes through [cache.Cache.Observe]: the name of an answer, or an object of the cluster (owner). Nil ends all
-// answers. For the zones this is not enough: a denial depends on all objects, and an owner is reported only after readers see its change.
-// So [Responder.ZoneChanging] is called before a change, and [Responder.ZoneChanged] after it, see [zone.Observer].
+// The cache reports changes through [cache.Cache.Observe]: a name, or an object of the cluster (owner). Nil (a new configuration) ends
+// all answers. For the zones this is not enough: a denial depends on all objects, and an owner is reported only after readers see its
+// change. So [Responder.ZoneChanging] is called before a change, and [Responder.ZoneChanged] after it, see [zone.Observer].
 //
 // The kernel answers only a pod that the agent has answered recently. A program at the egress of the pod's interface sees the
 // agent's reply, which proves that the node's rules and policies let the query pass.
