@@ -61,7 +61,7 @@ LATENCY is the average time to the reply, in which answers from memory count as 
 	return cmd
 }
 
-// run renews the table on a terminal, and else prints it once.
+// run renews the table if input and output are terminals; otherwise, and for JSON, it prints once.
 func (v *topView) run(cmd *cobra.Command) error {
 	out, isFile := cmd.OutOrStdout().(*os.File)
 	live := isFile && term.IsTerminal(int(out.Fd())) && term.IsTerminal(int(os.Stdin.Fd()))
@@ -79,7 +79,7 @@ func (v *topView) run(cmd *cobra.Command) error {
 	return v.live(cmd.Context(), out, keysOf(os.Stdin))
 }
 
-// once prints the counts as JSON, or one table.
+// once prints the page /top as JSON, or the table of one interval.
 func (v *topView) once(cmd *cobra.Command) error {
 	if v.flags.output == "json" {
 		return v.flags.show(cmd, http.MethodGet, "/top", v.parameters(), &v.after, nil)
