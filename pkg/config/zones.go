@@ -37,7 +37,8 @@ func checkDomains(d *decoder, c *Config) {
 	}
 }
 
-// checkFallthrough reports zones in cluster.fallthrough that this process does not answer.
+// checkFallthrough reports zones in cluster.fallthrough that are outside the cluster's domains, and any such list unless
+// cluster.resolver is local.
 func checkFallthrough(d *decoder, c *Config) {
 	d.check(len(c.Cluster.Fallthrough) > 0 && c.Cluster.Resolver != ResolverLocal, "cluster.fallthrough",
 		"a list: needs cluster.resolver: local, which is "+c.Cluster.Resolver, "", "cluster.resolver")

@@ -40,7 +40,8 @@ type Takeover struct {
 	received time.Time // when the sockets arrived
 }
 
-// NewTakeover returns the takeover at a path; empty: there is never a predecessor. The Recorder is required.
+// NewTakeover returns a Takeover from the agent that listens at cfg.Path. With an empty Path there is never a predecessor. Unlike
+// for a Client or a Server, cfg.Log and cfg.Recorder are required.
 func NewTakeover(cfg Config) *Takeover { return &Takeover{cfg: cfg} }
 
 // Predecessor returns the agent whose sockets this one takes, nil if there is none.

@@ -32,7 +32,7 @@ type Job struct {
 
 // Save writes the snapshot and returns its size in bytes. After an error the previous snapshot is
 // still in place; if only the sync of the folder failed, it is the previous or the new one. The error
-// has a hint.
+// is a [hint.Error]; it has a hint where the operator can do something.
 func Save(ctx context.Context, j Job) (int64, error) {
 	if err := j.Folder.Make(); err != nil {
 		return 0, saveError(j.Folder, err)

@@ -102,7 +102,7 @@ func (f *feed) run(ctx context.Context) {
 	pause := retry.Backoff{First: firstPause, Last: lastPause}
 	refused := retry.Backoff{First: refusedPause, Last: refusedPause}
 	for {
-		pause.Begin()                                                                  // a pause that the server requested counts as part of the attempt
+		pause.Begin()                                                                  // the attempt includes waiting for a pause that the server requested (Retry-After)
 		err := f.guard.Do(ctx, func() error { return r.ListAndWatchWithContext(ctx) }) // failures other than panics are recorded already
 		if errors.Is(err, panics.Err) {
 			f.failed(ctx, err)

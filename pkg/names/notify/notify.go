@@ -184,7 +184,7 @@ func (s *server) notify(ctx context.Context) bool {
 	return true
 }
 
-// failed counts a failed NOTIFY, and logs the first one since the server last answered.
+// failed counts a failed NOTIFY, and logs it if it is the first since the server last accepted those of all zones.
 func (s *server) failed(ctx context.Context, name string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -91,7 +91,7 @@ func (sel *selection) notEmpty() (found bool) {
 	return found || sel.r.steps < 0
 }
 
-// count returns the number of entries, each times the matching ports of its slice. It stops above most.
+// count returns the sum, over the entries, of the matching ports of their slices. It stops once the sum exceeds most.
 func (sel *selection) count(most int) (n int) {
 	sel.walk(0, func(*slice, int) bool {
 		n += sel.portCount

@@ -170,7 +170,8 @@ func (s *Server) news(st *stream) (news []injection, changed <-chan struct{}) {
 		}
 		st.cursor = c.version
 	}
-	// As kube-apiserver does, the server sends no bookmark of a version that the watch has seen.
+	// The server sends no bookmark of a version that the watch has passed, also by a change that its selector hides.
+	// kube-apiserver sends some of these: it leaves out only those that are not newer than the start of the watch.
 	if version := s.reachedLocked(st.sel.resource); st.markDue && !s.faults.noBookmarks && version > st.cursor {
 		news = append(news, injection{event: "BOOKMARK", object: bookmark(st.sel.resource, version, false)})
 		st.cursor = version
