@@ -55,7 +55,7 @@ func (f *file) run(ctx context.Context) error {
 	filewatch.Watch(ctx, filewatch.Config{
 		Paths: []string{f.cfg.File}, Log: f.cfg.Log,
 		Check:   f.check,
-		OnPanic: func(panicked any, _ []byte) { panic(panicked) }, // runWithRestarts handles it
+		OnPanic: func(panicked any) { panic(panicked) }, // runWithRestarts handles it
 	})
 	return nil
 }

@@ -118,7 +118,7 @@ func (k *kubeDNS) run(ctx context.Context) {
 			}
 			return 0
 		},
-		OnPanic: func(panicked any, _ []byte) {
+		OnPanic: func(panicked any) {
 			k.reset()
 			k.report(content{err: panicError(k.action(), k.guard(k.action()).Recovered(ctx, panicked))})
 		},

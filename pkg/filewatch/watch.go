@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -31,9 +30,9 @@ type Config struct {
 	// example because a file is being written. Required.
 	Check func(notified bool) (pause time.Duration)
 
-	// OnPanic receives a panic of Check, or of the code that watches the folders. The next call of Check comes as usual, with
+	// OnPanic receives a panic of Check, or of the code that watches the folders, while the deferred function runs. The next call of Check comes as usual, with
 	// notified set. Required.
-	OnPanic func(panicked any, stack []byte)
+	OnPanic func(panicked any)
 
 	Log *slog.Logger // required
 }
@@ -120,7 +119,7 @@ func (w *watcher) run(ctx context.Context) {
 func (w *watcher) runSafely(do func()) (done bool) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
-			w.OnPanic(panicked, debug.Stack())
+			w.OnPanic(panicked)
 		}
 	}()
 	do()

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -85,8 +86,8 @@ func start(t *testing.T, h *harness, paths ...string) {
 		Check: func(notified bool) time.Duration {
 			return h.pause(h.record(fmt.Sprintf("%s %t", time.Since(began), notified)))
 		},
-		OnPanic: func(panicked any, stack []byte) {
-			h.record(fmt.Sprintf("%v, with stack %t", panicked, strings.Contains(string(stack), "(*watcher).run")))
+		OnPanic: func(panicked any) {
+			h.record(fmt.Sprintf("%v, with stack %t", panicked, strings.Contains(string(debug.Stack()), "(*watcher).run")))
 		},
 	}}
 	go func() {
@@ -321,7 +322,7 @@ func TestWatch(t *testing.T) {
 				}
 				return 0
 			},
-			OnPanic: func(panicked any, _ []byte) { t.Error(panicked) },
+			OnPanic: func(panicked any) { t.Error(panicked) },
 		})
 	}()
 	defer func() {

@@ -10,13 +10,14 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodecache/node-cache/pkg/panics"
 )
 
 // udpSize is the advertised EDNS size in bytes, which passes unfragmented everywhere.
@@ -120,7 +121,7 @@ func (p *Prober) ask(ctx context.Context) (err error) {
 			p.mu.Lock()
 			p.stats.Panics++
 			p.mu.Unlock()
-			p.cfg.Log.ErrorContext(ctx, "recovered from a panic", "where", "probe", "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
+			panics.Log(ctx, p.cfg.Log, "probe", defect)
 			err = &failure{Malformed, "internal error: see the log for the stack"}
 		}
 	}()

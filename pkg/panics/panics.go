@@ -15,6 +15,17 @@ import (
 // Err is the error of a function that panicked.
 var Err = errors.New("internal error: the log has its stack trace")
 
+var total atomic.Uint64 //nolint:gochecknoglobals // it counts for the whole process
+
+// Total returns how many panics this process has logged.
+func Total() uint64 { return total.Load() }
+
+// Log logs a recovered panic with the stack of the caller, which is that of the panic while a deferred function runs.
+func Log(ctx context.Context, log *slog.Logger, where string, panicked any) {
+	log.ErrorContext(ctx, "recovered from a panic", "where", where, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
+	total.Add(1)
+}
+
 // A Guard recovers panics of one part.
 type Guard struct {
 	Where string         // the part that may panic, for the log
@@ -35,7 +46,7 @@ func (g Guard) Do(ctx context.Context, do func() error) (err error) {
 // Recovered logs and counts a panic that the caller has recovered, and returns [Err]. Call it while the deferred
 // function runs, so that the logged stack is that of the panic.
 func (g Guard) Recovered(ctx context.Context, panicked any) error {
-	g.Log.ErrorContext(ctx, "recovered from a panic", "where", g.Where, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
+	Log(ctx, g.Log, g.Where, panicked)
 	if g.Count != nil {
 		g.Count.Add(1) // after logging: a reader of the counter finds the log entry
 	}

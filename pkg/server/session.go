@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/pkg/panics"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -94,7 +95,7 @@ func (s *session) run(ctx context.Context) {
 	defer func() {
 		if defect := recover(); defect != nil {
 			s.server.count(&s.server.stats.Panics, 1)
-			logPanic(ctx, s.server.cfg.Log, "tcp", defect)
+			panics.Log(ctx, s.server.cfg.Log, "tcp", defect)
 		}
 	}()
 	s.in = wire.NewFrameReader(frameBuffer) // only here: a refused connection costs no buffer

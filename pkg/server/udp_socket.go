@@ -21,6 +21,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/mmsg"
+	"github.com/nodecache/node-cache/pkg/panics"
 	"github.com/nodecache/node-cache/pkg/retry"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -219,7 +220,7 @@ func (s *udpSocket) recoverPanic(ctx context.Context) {
 		return
 	}
 	atomic.AddUint64(&s.server.stats.Panics, 1)
-	logPanic(ctx, s.server.cfg.Log, "udp", defect)
+	panics.Log(ctx, s.server.cfg.Log, "udp", defect)
 	if s.resolving != nil {
 		s.resolving.Reply(nil, new(wire.SendBatch)) // no effect if Reply was called before
 		s.resolving = nil

@@ -3,10 +3,6 @@
 package server
 
 import (
-	"context"
-	"fmt"
-	"log/slog"
-	"runtime/debug"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -61,9 +57,4 @@ type batchWorker struct {
 func flushAfterPanic(worker Worker) {
 	defer func() { _ = recover() }()
 	worker.Flush(time.Now())
-}
-
-// logPanic logs a recovered panic.
-func logPanic(ctx context.Context, log *slog.Logger, where string, defect any) {
-	log.ErrorContext(ctx, "recovered from a panic", "where", where, "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
 }

@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -21,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/pkg/dnstap"
+	"github.com/nodecache/node-cache/pkg/panics"
 )
 
 // Config configures a pool.
@@ -137,14 +137,14 @@ func (c *common) recoverPanic(ctx context.Context, onPanic func()) {
 	if r == nil {
 		return
 	}
-	c.logPanic(ctx, r, debug.Stack())
+	c.logPanic(ctx, r)
 	onPanic()
 }
 
-// logPanic counts and logs a recovered panic.
-func (c *common) logPanic(ctx context.Context, panicked any, stack []byte) {
+// logPanic counts and logs a recovered panic. Call it while the deferred function runs.
+func (c *common) logPanic(ctx context.Context, panicked any) {
 	c.panics.Add(1)
-	c.Log.ErrorContext(ctx, "panic recovered", "panic", panicked, "stack", string(stack))
+	panics.Log(ctx, c.Log, "upstream", panicked)
 }
 
 // newDial returns the default of Config.Dial. It opens a socket that is connected to addr. The kernel chooses the source

@@ -128,7 +128,7 @@ func (p *Pool) watchFiles(ctx context.Context) {
 			interrupted = false
 			return 0
 		},
-		OnPanic: func(panicked any, stack []byte) { p.logPanic(ctx, panicked, stack) },
+		OnPanic: func(panicked any) { p.logPanic(ctx, panicked) },
 	})
 }
 

@@ -166,7 +166,7 @@ func TestResolvConfPanic(t *testing.T) {
 	f.becomes(t, "udp 192.0.2.1:53")
 	trap.Store(false)
 	f.becomes(t, "udp 192.0.2.2:53")
-	if got := strings.Join(lines(), "\n"); !strings.Contains(got, "panic recovered") {
+	if got := strings.Join(lines(), "\n"); !strings.Contains(got, "recovered from a panic") {
 		t.Errorf("the log does not say so:\n%s", got)
 	}
 }

@@ -146,7 +146,7 @@ func (m *Manifests) Run(ctx context.Context) error {
 			}
 			return m.check(ctx)
 		},
-		OnPanic: func(panicked any, _ []byte) { _ = m.folder.guard.Recovered(ctx, panicked) },
+		OnPanic: func(panicked any) { _ = m.folder.guard.Recovered(ctx, panicked) },
 	})
 	tasks.Wait()
 	return nil

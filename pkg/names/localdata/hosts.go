@@ -96,7 +96,7 @@ func (h *Hosts) Run(ctx context.Context) error {
 	}
 	filewatch.Watch(ctx, filewatch.Config{
 		Paths: h.cfg.Files, Check: h.reload, Log: h.log,
-		OnPanic: func(panicked any, _ []byte) { _ = h.guard().Recovered(ctx, panicked) },
+		OnPanic: func(panicked any) { _ = h.guard().Recovered(ctx, panicked) },
 	})
 	return nil
 }

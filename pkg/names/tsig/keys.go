@@ -127,7 +127,7 @@ func (k *Keys) Run(ctx context.Context) error {
 	guard := panics.Guard{Where: "keys", Log: k.log}
 	filewatch.Watch(ctx, filewatch.Config{
 		Paths: []string{k.path}, Check: k.reload, Log: k.log,
-		OnPanic: func(panicked any, _ []byte) { _ = guard.Recovered(ctx, panicked) },
+		OnPanic: func(panicked any) { _ = guard.Recovered(ctx, panicked) },
 	})
 	return nil
 }
