@@ -25,7 +25,7 @@ type endpoint struct {
 	limiter     *rate.Limiter // nil: no limit
 	outstanding atomic.Int32  // pending attempts
 	failing     atomic.Bool   // the latest attempts failed
-	lastReason  atomic.Uint32 // Reason of the latest failure
+	lastCause   atomic.Uint32 // Cause of the latest attempt without an answer
 	down        atomic.Bool   // failing for so long that it gets only probes
 	loopMonitor *loopMonitor
 
@@ -36,6 +36,7 @@ type endpoint struct {
 	lastAnswer   time.Time // when an answer last came
 	failures     int       // consecutive failures
 	failingSince time.Time // when the first of these failures was
+	errorRun     errorRun  // the latest answers, if all were errors
 	capabilities capabilities
 	probeTimer   *time.Timer // nil until first needed
 	probing      bool
@@ -46,6 +47,7 @@ type endpoint struct {
 
 func newEndpoint(c *common, t Target) *endpoint {
 	e := &endpoint{common: c, Target: t}
+	e.lastCause.Store(uint32(CauseNetwork)) // of an upstream that is looped and never failed
 	e.conns = newConns(c, t, &e.count)
 	e.primary = e.conns
 	if t.Network == "udp" {
@@ -295,6 +297,7 @@ func (e *endpoint) learnFromAnswer(a *attempt, m *wire.Message, rtt time.Duratio
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.markAliveLocked()
+	e.errorRun = errorRun{}
 	if a.udpRTT > 0 || !overTCP { // a round trip over TCP is longer and does not count
 		e.lastAnswer = a.sentAt.Add(rtt)
 		e.latency.observe(rtt, a.latencyStale)
@@ -314,6 +317,7 @@ func (e *endpoint) recordBadAnswer(a *attempt, now time.Time, out Failure) Failu
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.markAliveLocked()
+	e.errorRun.add(wire.QueryName(a.query), out.cause, now)
 	e.capabilities.learnFromRefusal(now, wire.QueryType(a.query), out.cause)
 	return out
 }
@@ -327,7 +331,7 @@ func (e *endpoint) recordFailure(a *attempt, err error, now time.Time) Failure {
 	if out.cause == CauseLimit {
 		return out
 	}
-	e.lastReason.Store(uint32(out.Reason))
+	e.lastCause.Store(uint32(out.cause))
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.recordFaultLocked(a, now)
@@ -354,7 +358,7 @@ func (e *endpoint) recordTimeout(a *attempt, now time.Time) {
 	}
 	a.timeoutCounted = true
 	e.count.failures[CauseTimeout].Add(1)
-	e.lastReason.Store(uint32(Timeout))
+	e.lastCause.Store(uint32(CauseTimeout))
 	onOld := e.conns.timedOut(a)
 	if onOld && a.transport != e.primary {
 		return // the connection may be broken, but it was open, so the upstream accepts TCP
@@ -554,6 +558,7 @@ func (e *endpoint) stats() ServerStats {
 		Hedged: e.count.hedged.Load(), Won: e.count.won.Load(), Explored: e.count.explored.Load(), Probes: e.count.probes.Load(),
 		RTTSum: time.Duration(e.count.rttSum.Load()), Outstanding: int(e.outstanding.Load()),
 		Failing: e.failing.Load(), Down: e.down.Load(), Looped: e.loopMonitor.looping.Load(),
+		Cause: Cause(e.lastCause.Load()), //nolint:gosec // it was stored from a Cause
 	}
 	for i := range s.RTTs {
 		s.RTTs[i] = e.count.rtts[i].Load()
@@ -572,6 +577,9 @@ func (e *endpoint) stats() ServerStats {
 	now := e.Now()
 	e.mu.Lock()
 	s.SRTT, s.P95 = e.latency.srtt, e.latency.p95
+	if s.Erring = e.errorRun.shows(now); s.Erring {
+		s.Cause = e.errorRun.cause
+	}
 	s.Limitations = e.capabilities.limitations(now)
 	e.mu.Unlock()
 	return s

@@ -137,14 +137,19 @@ func errorCause(err error) Cause {
 
 // failureOf describes the error of an attempt.
 func failureOf(err error) Failure {
-	f := Failure{Reason: Network, Err: err, cause: errorCause(err)}
-	switch {
-	case errors.Is(err, errMalformed):
-		f.Reason = Malformed
-	case f.cause == CauseTimeout:
-		f.Reason = Timeout
+	cause := errorCause(err)
+	return Failure{Reason: cause.reason(), Err: err, cause: cause}
+}
+
+// reason returns the reason for a query that got no answer.
+func (c Cause) reason() Reason {
+	if c == CauseMalformed {
+		return Malformed
 	}
-	return f
+	if c == CauseTimeout {
+		return Timeout
+	}
+	return Network
 }
 
 // rcodeCause classifies a bad response code.

@@ -42,7 +42,7 @@ func (s *snapshot) primary() []*endpoint { return s.all[:len(s.all)-len(s.lastRe
 func (s *snapshot) downReason() Reason {
 	why := Network
 	for _, e := range s.all {
-		why = max(why, Reason(e.lastReason.Load()))
+		why = max(why, Cause(e.lastCause.Load()).reason()) //nolint:gosec // it was stored from a Cause
 	}
 	return why
 }

@@ -33,8 +33,10 @@ type ServerStats struct {
 	Explored    uint64                     // attempts that only measured it, sent together with one to the best upstream
 	Outstanding int                        // pending attempts
 	Failing     bool                       // the latest attempts failed; it is being probed
+	Erring      bool                       // its latest answers were errors, for several names
 	Down        bool                       // failing for so long that it gets no queries
 	Looped      bool                       // queries to it come back here; it gets none
+	Cause       Cause                      // of the latest failure, if it is not good
 	Probes      uint64                     // probes sent while it was failing
 	Limitations []string                   // what it is known not to support
 	Sockets     int                        // open UDP sockets
@@ -51,6 +53,7 @@ type State uint8
 // The states, a closed set. The last one that applies counts.
 const (
 	StateGood    State = iota
+	StateErrors        // its latest answers were errors, for several names: it is asked as before
 	StateFailing       // its latest attempts failed: it is asked after all others, and probed
 	StateDown          // failing for so long that it gets only probes
 	StateLooped        // queries to it come back here: it gets only probes
@@ -58,7 +61,7 @@ const (
 )
 
 // String returns the state as a metric label.
-func (s State) String() string { return label(int(s), "good", "failing", "down", "looped") }
+func (s State) String() string { return label(int(s), "good", "errors", "failing", "down", "looped") }
 
 // State returns the state of the upstream.
 func (s *ServerStats) State() State {
@@ -69,6 +72,8 @@ func (s *ServerStats) State() State {
 		return StateDown
 	case s.Failing:
 		return StateFailing
+	case s.Erring:
+		return StateErrors
 	}
 	return StateGood
 }

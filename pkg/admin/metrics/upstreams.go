@@ -143,7 +143,7 @@ func (t *table) addUpstreams(list []upstreamSeries) {
 	latency := t.add(gauge, "upstream_latency_seconds", "Smoothed response time with penalties for failures; of a service's fastest endpoint.", zone, name)
 	late := t.add(gauge, "upstream_late_seconds", "p95 of recent response times; of a service's fastest endpoint. Longer exchanges are hedged.", zone, name)
 	level("upstream_outstanding", "Exchanges in flight.", func(u *upstream.ServerStats) int { return u.Outstanding })
-	servers := t.add(gauge, "upstream_servers", "Servers of an upstream. failing: asked last; down: only probed; looped: leads back to this agent.", zone, name, label{"state", states})
+	servers := t.add(gauge, "upstream_servers", "Servers of an upstream. errors: its latest answers are errors; failing: asked last; down: only probed; looped: leads back to this agent.", zone, name, label{"state", states})
 	total("upstream_probes_total", "Queries that check whether a failing upstream has recovered.", func(u *upstream.ServerStats) uint64 { return u.Probes })
 	level("upstream_udp_sockets", "UDP sockets open.", func(u *upstream.ServerStats) int { return u.Sockets })
 	level("upstream_connections", "Connections over TCP, TLS, and HTTPS.", func(u *upstream.ServerStats) int { return u.Open })

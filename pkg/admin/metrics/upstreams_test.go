@@ -111,31 +111,32 @@ func TestUpstreamStates(t *testing.T) {
 	}
 	servers := []upstream.ServerStats{
 		server("10.244.0.1:53", func(*upstream.ServerStats) {}),
-		server("10.244.0.2:53", func(s *upstream.ServerStats) { s.Failing = true }),
-		server("10.244.0.3:53", func(s *upstream.ServerStats) { s.Failing, s.Down = true, true }),
-		server("10.244.0.4:53", func(s *upstream.ServerStats) { s.Failing, s.Down, s.Looped = true, true, true }),
-		server("10.244.0.5:53", func(s *upstream.ServerStats) { s.Looped, s.Far = true, true }),
-		server("10.244.0.6:53", func(s *upstream.ServerStats) { s.Far, s.LastResort = true, true }),
+		server("10.244.0.2:53", func(s *upstream.ServerStats) { s.Erring = true }),
+		server("10.244.0.3:53", func(s *upstream.ServerStats) { s.Failing, s.Erring = true, true }),
+		server("10.244.0.4:53", func(s *upstream.ServerStats) { s.Failing, s.Down = true, true }),
+		server("10.244.0.5:53", func(s *upstream.ServerStats) { s.Failing, s.Down, s.Looped = true, true, true }),
+		server("10.244.0.6:53", func(s *upstream.ServerStats) { s.Looped, s.Far = true, true }),
+		server("10.244.0.7:53", func(s *upstream.ServerStats) { s.Far, s.LastResort = true, true }),
 	}
 	got := series(gather(t, metrics.Sample{
 		Routes: []metrics.Route{
-			{Zone: ".", Stats: upstream.Stats{Servers: servers[:4]}},
+			{Zone: ".", Stats: upstream.Stats{Servers: servers[:5]}},
 			{Zone: "cluster.local.", Service: "kube-system/kube-dns", Stats: upstream.Stats{Servers: servers}},
 		},
 		Watch: &watch.Stats{},
 	}))
 	want := map[string]float64{
-		`central_endpoints{state="ready"}`: 5, `central_endpoints{state="far"}`: 1, `central_endpoints{state="last_resort"}`: 1,
+		`central_endpoints{state="ready"}`: 6, `central_endpoints{state="far"}`: 1, `central_endpoints{state="last_resort"}`: 1,
 	}
-	for state, name := range []string{"good", "failing", "down", "looped"} {
-		for i := range 4 {
+	for state, name := range []string{"good", "errors", "failing", "down", "looped"} {
+		for i := range 5 {
 			one := 0.0
 			if i == state {
 				one = 1
 			}
 			want[fmt.Sprintf(`upstream_servers{state=%q,upstream="tcp://10.244.0.%d:53",zone="."}`, name, i+1)] = one
 		}
-		want[fmt.Sprintf(`upstream_servers{state=%q,upstream="kube-system/kube-dns",zone="cluster.local."}`, name)] = []float64{2, 1, 1, 2}[state]
+		want[fmt.Sprintf(`upstream_servers{state=%q,upstream="kube-system/kube-dns",zone="cluster.local."}`, name)] = []float64{2, 1, 1, 1, 2}[state]
 	}
 	for name := range got {
 		if !strings.HasPrefix(name, "upstream_servers") && !strings.HasPrefix(name, "central_endpoints") {
