@@ -95,7 +95,7 @@ func (q *query) explain(source Source, dst []byte) []byte {
 }
 
 // explain appends the explanation to a reply of the slow path.
-func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) []byte {
+func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time, took time.Duration) []byte {
 	var room, name [wire.MaxName]byte
 	sought := canonical(&room, &w.ask)
 	ask := w.ask // the question whose answer the waiter got
@@ -118,7 +118,7 @@ func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time) [
 	default: // the reply is from no cache entry
 		return w.ask.AppendExplanation(msg, &w.opts, a.text)
 	}
-	a.add("took=%.2fms", float64(now.Sub(w.since))/float64(time.Millisecond))
+	a.add("took=%.2fms", float64(took)/float64(time.Millisecond))
 	a.route(plan, sought)
 	return w.ask.AppendExplanation(msg, &w.opts, a.text)
 }

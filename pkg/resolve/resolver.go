@@ -5,14 +5,14 @@ package resolve
 import (
 	"context"
 	"errors"
-	"fmt"
 	"hash/maphash"
 	"io"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nodecache/node-cache/pkg/panics"
 )
 
 // Config configures a Resolver.
@@ -36,6 +36,7 @@ type Resolver struct {
 	pending    sync.WaitGroup // in-flight queries and transfers
 	workerPool sync.Pool      // *Worker elements for DNS64 retries and walks
 	counts     counters
+	failures   failures
 }
 
 // New returns a resolver.
@@ -99,5 +100,5 @@ func (r *Resolver) Stats() Stats {
 // panicked counts and logs a recovered panic.
 func (r *Resolver) panicked(where string, defect any) {
 	r.counts.add(countPanics)
-	r.log.Error("recovered from a panic", "where", where, "panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
+	panics.Log(context.Background(), r.log, where, defect)
 }

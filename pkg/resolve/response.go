@@ -264,7 +264,7 @@ func (d *responseBuilder) restoreAnswer(dst []byte, w *waiter) ([]byte, restoreS
 // query as for any miss, accounted to the same client. It runs on the goroutine that delivered the
 // first answer. It returns false, without effect, if the client's deadline has passed.
 func (d *responseBuilder) retryWithA(w *waiter) bool {
-	elapsed := d.now.Sub(w.since)
+	elapsed := d.now.Sub(d.r.epoch) - w.since
 	if elapsed >= d.plan.Deadline {
 		return false
 	}
@@ -278,7 +278,7 @@ func (d *responseBuilder) retryWithA(w *waiter) bool {
 			q.SetName(w.redirect.lookupName(room[:0], q.Name()))
 		}
 		q.SetType(wire.TypeA)
-		q.worker.tally.begin(w.since)
+		q.worker.tally.begin(d.r.epoch.Add(w.since))
 		room := replyBuffers.Get().(*[]byte)
 		defer replyBuffers.Put(room)
 		msg, verdict := q.makeReply((*room)[:0])

@@ -268,7 +268,7 @@ func (k *walk) resume(answer []byte, now time.Time, batch *wire.SendBatch) {
 			}
 		}
 	}()
-	elapsed := now.Sub(k.client.since)
+	elapsed := now.Sub(k.r.epoch) - k.client.since
 	k.r.withWorker(k.plan, &k.from, now, elapsed, batch, func(l *query) {
 		l.addrProven, l.retried, l.usage = k.addrProven, k.client.from, k.client.usage
 		if answer != nil {

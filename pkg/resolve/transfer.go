@@ -71,7 +71,7 @@ func (t *transfer) start(signer *tsig.Signer, batch *wire.SendBatch) {
 	r := t.r
 	stream, ok := t.to.(wire.Stream)
 	if !ok { // the transport has no streams
-		r.reply(t.plan, &t.waiter, SourceRefused, t.ask.AppendEmpty(nil, wire.RcodeRefused, &t.opts), t.since, batch)
+		r.reply(t.plan, &t.waiter, SourceRefused, t.ask.AppendEmpty(nil, wire.RcodeRefused, &t.opts), t.r.epoch.Add(t.since), batch)
 		return
 	}
 	if t.stream = stream; signer != nil {
@@ -129,6 +129,9 @@ type transfer struct {
 	partial bool // incremental: only the changes are sent
 }
 
+// elapsed returns the time since the query arrived.
+func (t *transfer) elapsed() time.Duration { return t.r.now().Sub(t.r.epoch) - t.since }
+
 // run sends the zone, and ends the reply in all cases.
 func (t *transfer) run() {
 	defer t.batch.Flush()
@@ -153,7 +156,7 @@ func (t *transfer) run() {
 		t.fail(wire.EDEOther)
 	}
 	t.r.log.Warn("zone transfer failed",
-		"client", t.client.Addr, "records", t.records, "took", t.r.now().Sub(t.since), "err", err)
+		"client", t.client.Addr, "records", t.records, "took", t.elapsed(), "err", err)
 }
 
 // addRecord adds a record, and sends the current message first if it is full.
@@ -178,7 +181,7 @@ func (t *transfer) send() error {
 	if !t.stream.SendMessage(msg) {
 		return errClientGone
 	}
-	if t.r.now().Sub(t.since) > maxTransferTime {
+	if t.elapsed() > maxTransferTime {
 		return errTransferTime
 	}
 	return nil
@@ -202,7 +205,7 @@ func (t *transfer) finish() {
 	}
 	t.r.counts.add(countTransfers + kind)
 	t.r.reply(t.plan, &t.waiter, SourceTransfer, msg, t.readyAt, &t.batch)
-	t.r.log.Info("zone transfer complete", "client", t.client.Addr, "kind", TransferKinds()[kind], "serial", t.serial, "records", t.records, "bytes", t.bytes, "took", t.r.now().Sub(t.since))
+	t.r.log.Info("zone transfer complete", "client", t.client.Addr, "kind", TransferKinds()[kind], "serial", t.serial, "records", t.records, "bytes", t.bytes, "took", t.elapsed())
 }
 
 // fail ends the transfer with an error, unless it has ended.

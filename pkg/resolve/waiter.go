@@ -5,6 +5,7 @@ package resolve
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/pods"
@@ -16,16 +17,20 @@ type waiter struct {
 	ask      wire.Question
 	redirect *redirect // nil: the client's own question was looked up
 	opts     wire.ReplyOptions
-	from     *sender      // the client, for the log, the watchers and dnstap; nil: none of them
-	usage    *pods.Usage  // counters of the client's pod, or of all clients without one; nil: not counted
-	since    time.Time    // arrival of the query
-	to       wire.Replier // nil after the reply, or once a walk or the A query of DNS64 takes care of the client
-	client   *client      // account that this waiter counts for, see admitLocked; nil: not counted
+	addr     netip.Addr    // of the client
+	from     *sender       // the client, for the log, the watchers and dnstap; nil: none of them
+	usage    *pods.Usage   // counters of the client's pod, or of all clients without one; nil: not counted
+	since    time.Duration // arrival of the query, since the resolver was made
+	to       wire.Replier  // nil after the reply, or once a walk or the A query of DNS64 takes care of the client
+	client   *client       // account that this waiter counts for, see admitLocked; nil: not counted
 }
+
+// arrival returns when the current query arrived, since the resolver was made.
+func (q *query) arrival() time.Duration { return q.now.Sub(q.worker.r.epoch) - q.elapsed }
 
 // waiter returns a waiter for the current query. It refers to the packet, so it must get its reply before the packet is gone.
 func (q *query) waiter(to wire.Replier) waiter {
-	waiting := waiter{ask: q.Question, redirect: q.redirect, opts: q.opts, usage: q.usage, since: q.now.Add(-q.elapsed), to: to}
+	waiting := waiter{ask: q.Question, redirect: q.redirect, opts: q.opts, addr: q.from.Addr.Addr(), usage: q.usage, since: q.arrival(), to: to}
 	waiting.ask.Type = waiting.ask.OriginalType()
 	if isReported(q.plan) {
 		from := q.sender()
@@ -68,8 +73,11 @@ func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now t
 		return
 	}
 	rcode := int(msg[3] & 0x0f)
-	took := now.Sub(w.since)
+	took := now.Sub(r.epoch) - w.since
 	r.counts.response(source, rcode, took)
+	if source == SourceFailure {
+		r.failures.add(plan, &w.ask, w.addr)
+	}
 	if w.usage != nil {
 		from := source
 		if source == SourceSearch {
@@ -82,7 +90,7 @@ func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now t
 		q.passOn(plan)
 	}
 	if w.ask.Explain {
-		msg = w.explain(plan, source, msg, now)
+		msg = w.explain(plan, source, msg, now, took)
 	}
 	w.end(msg, batch)
 }
@@ -95,7 +103,7 @@ func (r *Resolver) replyShed(reason Shed, w *waiter, plan *Plan, batch *wire.Sen
 		msg = w.explainShed(reason, msg)
 		w.ask.Explain = false // reply must not add another explanation
 	}
-	r.reply(plan, w, SourceShed, msg, w.since, batch)
+	r.reply(plan, w, SourceShed, msg, r.epoch.Add(w.since), batch)
 }
 
 // join makes the client of the current query wait for the in-flight query with its key, and starts one

@@ -201,6 +201,9 @@ func (q *query) finishReply(source Source, dst []byte, start int) ([]byte, wire.
 	}
 	rcode := int(dst[start+3] & 0x0f)
 	q.worker.tally.response(source, rcode)
+	if source == SourceFailure {
+		q.worker.r.failures.add(q.plan, &q.Question, q.from.Addr.Addr())
+	}
 	if q.usage != nil {
 		countReply(q.plan, q.usage, &q.Question, source, rcode, len(dst)-start, 0)
 	}

@@ -36,10 +36,10 @@ type Question struct {
 	DO        bool   // DNSSEC OK
 	Keepalive bool   // the query had the RFC 7828 option
 	Explain   bool   // the query had OptionExplain, empty or with an address
+	nameLen   uint8  // bytes of the name, at most MaxName
 	UDPSize   uint16 // bytes that the client accepts over UDP, at least MinUDP
 
 	question []byte // name in the client's spelling, type, class
-	nameLen  int
 }
 
 // A Query is one parsed query. The zero value is ready for Parse, which may be called again.
@@ -81,11 +81,11 @@ func (q *Query) Parse(pkt []byte) (rcode int) {
 	if end < 0 || end+4 > len(pkt) {
 		return RcodeFormErr
 	}
-	q.nameLen = end - HeaderLen
+	q.nameLen = uint8(end - HeaderLen) //nolint:gosec // at most MaxName
 	q.question = pkt[HeaderLen : end+4]
 	q.Type = binary.BigEndian.Uint16(pkt[end:])
 	q.Class = binary.BigEndian.Uint16(pkt[end+2:])
-	q.keyNameLen = q.nameLen
+	q.keyNameLen = int(q.nameLen)
 	lower(q.key[:q.nameLen], pkt[HeaderLen:end])
 	end += 4
 	if binary.BigEndian.Uint32(pkt[6:]) != 0 {
@@ -286,7 +286,7 @@ func (q *Query) SetQuestion(a *Question) {
 	q.reset()
 	q.Question = *a
 	q.Type = a.OriginalType()
-	q.keyNameLen = q.nameLen
+	q.keyNameLen = int(q.nameLen)
 	lower(q.key[:q.nameLen], q.question[:q.nameLen])
 	q.finishKey()
 }
@@ -334,7 +334,7 @@ func (q *Question) CloneTo(room []byte) (Question, []byte) {
 func (q *Question) For(room, prefix, suffix []byte, rrtype uint16) (Question, []byte) {
 	start := len(room)
 	room = append(append(room, prefix...), suffix...)
-	a := Question{Type: rrtype, Class: q.Class, RD: q.RD, AD: q.AD, CD: q.CD, UDPSize: q.UDPSize, nameLen: len(room) - start}
+	a := Question{Type: rrtype, Class: q.Class, RD: q.RD, AD: q.AD, CD: q.CD, UDPSize: q.UDPSize, nameLen: uint8(len(room) - start)} //nolint:gosec // at most MaxName
 	room = binary.BigEndian.AppendUint16(room, rrtype)
 	room = binary.BigEndian.AppendUint16(room, q.Class)
 	a.question = room[start:len(room):len(room)]
