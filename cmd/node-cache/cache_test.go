@@ -63,7 +63,7 @@ func fakeAgent(t *testing.T) (addr string, asked *[]string) {
 		},
 	}
 	s, err := admin.New(admin.Config{
-		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return nil }, Status: func() any { return nil }, Cache: pages,
+		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return nil }, Status: func(bool) any { return nil }, Cache: pages,
 	})
 	must(t, err)
 	return serveSocket(t, s.Handler()), asked
@@ -85,7 +85,7 @@ func serveSocket(t *testing.T, pages http.Handler) (addr string) {
 func TestNotOnSocket(t *testing.T) {
 	t.Parallel()
 	s, err := admin.New(admin.Config{
-		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return nil }, Status: func() any { return nil },
+		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return nil }, Status: func(bool) any { return nil },
 		Cache: &admin.Cache{}, Kernel: &admin.Kernel{}, Top: func(string) (any, error) { return nil, nil },
 		Watch: func(url.Values) (<-chan []byte, func(), error) { return nil, nil, nil },
 	})

@@ -25,7 +25,7 @@ func TestKernelCommands(t *testing.T) {
 	} {
 		state := "on"
 		s, err := admin.New(admin.Config{
-			Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return nil }, Status: func() any { return nil },
+			Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return nil }, Status: func(bool) any { return nil },
 			Kernel: &admin.Kernel{
 				Status: func() any { return map[string]string{"state": state} },
 				Set: func(on bool) (any, error) {

@@ -19,7 +19,7 @@ import (
 func readiness(t *testing.T, reason error) (addr string) {
 	t.Helper()
 	s, err := admin.New(admin.Config{
-		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return reason }, Live: func() error { return reason }, Status: func() any { return nil },
+		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return reason }, Live: func() error { return reason }, Status: func(bool) any { return nil },
 	})
 	must(t, err)
 	server := httptest.NewServer(s.Handler())

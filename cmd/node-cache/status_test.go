@@ -18,7 +18,7 @@ func TestStatus(t *testing.T) {
 	}
 	s, err := admin.New(admin.Config{
 		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return nil },
-		Status: func() any { return view{"ready\x1b[31m"} }, // what no terminal should get
+		Status: func(bool) any { return view{"ready\x1b[31m"} }, // what no terminal should get
 	})
 	must(t, err)
 	server := httptest.NewServer(s.Handler())

@@ -94,7 +94,7 @@ func servePages(t *testing.T) (addr string) {
 	t.Helper()
 	var reads atomic.Int32
 	s, err := admin.New(admin.Config{
-		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return nil }, Status: func() any { return nil },
+		Socket: "unused", Metrics: http.NotFoundHandler(), Ready: func() error { return nil }, Status: func(bool) any { return nil },
 		Top: func(string) (any, error) {
 			switch n := reads.Add(1); n {
 			case 1, 2:

@@ -83,7 +83,7 @@ func TestConnectionBeingServed(t *testing.T) {
 	var leave chan struct{}
 	statusWaits := func(c *admin.Config) {
 		leave = make(chan struct{})
-		c.Status = func() any { <-leave; return "done" }
+		c.Status = func(bool) any { <-leave; return "done" }
 	}
 	serve(t, statusWaits, func(l *pipes) {
 		var working, idle []net.Conn

@@ -8,9 +8,10 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/url"
-	"runtime/debug"
 	"strconv"
 	"strings"
+
+	"github.com/nodecache/node-cache/pkg/panics"
 )
 
 // maxProfile bounds the duration of a profile in seconds.
@@ -38,7 +39,7 @@ const ScriptPath = "/page.js"
 func (s *Server) pages() []Page {
 	list := []Page{
 		{"/status", "status of the agent as JSON; /status?format=text as text", false, s.buffered(func(w http.ResponseWriter, r *http.Request) {
-			s.render(w, r, s.cfg.Status())
+			s.render(w, r, s.cfg.Status(s.seesQueries(r)))
 		})},
 		{"/metrics", "counters and gauges, for Prometheus", false, s.buffered(s.cfg.Metrics.ServeHTTP)},
 		{"/readyz", "200 while the agent is ready, else 503 with the reason", false, outcome(s.cfg.Ready)},
@@ -94,7 +95,7 @@ func (s *Server) Handler() http.Handler {
 		turns := map[string]chan struct{}{s.access.token: make(chan struct{}, 1), "": make(chan struct{}, 1)}
 		front := func(w http.ResponseWriter, r *http.Request) {
 			v := View{Watch: s.cfg.Watch != nil, Pages: pages}
-			if isSocket(r) || s.access.hasToken(r) {
+			if s.seesQueries(r) {
 				v.Token = s.access.token
 			}
 			s.inTurn(turns[v.Token], func(w http.ResponseWriter, r *http.Request) { s.cfg.Front(w, r, v) })(w, r)
@@ -118,6 +119,9 @@ func (s *Server) Handler() http.Handler {
 	handle(socketOnly, "GET /debug/pprof/trace", s.profile(pprof.Trace))
 	return s.guard(mux)
 }
+
+// seesQueries reports whether a client may see the names of pods and queries.
+func (s *Server) seesQueries(r *http.Request) bool { return isSocket(r) || s.access.hasToken(r) }
 
 // guard rejects invalid requests and limits a panic to its own request.
 func (s *Server) guard(next http.Handler) http.Handler {
@@ -168,8 +172,7 @@ func (s *Server) recovered(w *watchedWriter, r *http.Request, defect any) {
 		panic(defect) // no defect: a handler panics with ErrAbortHandler to break the connection
 	}
 	s.panics.Add(1)
-	s.cfg.Log.ErrorContext(r.Context(), "recovered from a panic", "where", "admin", "path", r.URL.Path,
-		"panic", fmt.Sprint(defect), "stack", string(debug.Stack()))
+	panics.Log(r.Context(), s.cfg.Log.With("path", r.URL.Path), "admin", defect)
 	if w.begun {
 		panic(http.ErrAbortHandler)
 	}

@@ -34,7 +34,7 @@ func complete() admin.Config {
 			_, _ = io.WriteString(w, "a_total 1\n")
 		}),
 		Ready:  func() error { return nil },
-		Status: func() any { return map[string]any{"version": "v1"} },
+		Status: func(bool) any { return map[string]any{"version": "v1"} },
 		Front:  front,
 	}
 }
@@ -176,7 +176,7 @@ func TestPages(t *testing.T) {
 		},
 		{"status in an unknown format", nil, get("/status?format=xml"), reply{400, text, "format \"xml\": neither text nor json\n"}},
 		{
-			"status that cannot be encoded", func(c *admin.Config) { c.Status = func() any { return func() {} } }, get("/status"),
+			"status that cannot be encoded", func(c *admin.Config) { c.Status = func(bool) any { return func() {} } }, get("/status"),
 			reply{500, text, "encoding the page: json: unsupported type: func()\n"},
 		},
 		{"probes: one that is well", checks(up, down), get("/healthcheck/cluster"), reply{200, text, "ok\n"}},
@@ -329,7 +329,7 @@ func TestPanic(t *testing.T) {
 	var log bytes.Buffer
 	s := server(t, func(c *admin.Config) {
 		c.Log = slog.New(slog.NewTextHandler(&log, nil))
-		c.Status = func() any { panic("no status today") }
+		c.Status = func(bool) any { panic("no status today") }
 	})
 	got := ask(s.Handler(), get("/status"))
 	if want := (reply{500, "text/plain; charset=utf-8", "internal error, see the log\n"}); got != want {

@@ -60,7 +60,7 @@ type Config struct {
 	Metrics  http.Handler                 // serves /metrics
 	Ready    func() error                 // nil error: ready; else the body of a 503
 	Live     func() error                 // nil error: no restart needed; nil func: always alive
-	Status   func() any                   // rendered as JSON or text, see [Server.Handler]
+	Status   func(named bool) any         // rendered as JSON or text, see [Server.Handler]; named: the client may see the names of pods and queries
 	Cache    *Cache                       // the cache pages; nil: none
 	Kernel   *Kernel                      // the page /kernel; nil: none
 	Top      func(by string) (any, error) // what the pods of the node ask; rendered like the status; nil: no such page

@@ -14,6 +14,7 @@ import (
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"github.com/nodecache/node-cache/pkg/admin/page"
+	"github.com/nodecache/node-cache/pkg/admin/timeline"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/configsource"
 	"github.com/nodecache/node-cache/pkg/memory"
@@ -55,6 +56,7 @@ type Agent struct {
 	node      *node.Node
 	servers   *servers
 	page      *page.Page // status page of the admin server; nil: there is none
+	timeline  *timeline.Timeline
 	builder   *builder
 	snapshots *snapshots
 	handover  *socketHandover

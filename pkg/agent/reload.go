@@ -9,10 +9,12 @@ import (
 	"log/slog"
 	"reflect"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/admin/status"
+	"github.com/nodecache/node-cache/pkg/admin/timeline"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/configsource"
 	"github.com/nodecache/node-cache/pkg/hint"
@@ -308,6 +310,18 @@ func (c *configuration) useLastGood(ctx context.Context, why error) (config.Conf
 	c.startError = why
 	c.logHandler.Set(cfg.Log)
 	return cfg, nil
+}
+
+// post returns what writes Events about this process; nil: nothing can.
+func (c *configuration) post() func(*timeline.Event) {
+	if c.source == nil {
+		return nil
+	}
+	return func(e *timeline.Event) {
+		if !strings.HasPrefix(e.Reason, string(status.ConfigRefused)) && !strings.HasPrefix(e.Reason, string(status.ConfigNeedsRestart)) { // the source writes these
+			c.source.Post(e.Subject, e.Warning, e.Reason, e.Message)
+		}
+	}
 }
 
 // runSource watches the configuration's source, if there is one.

@@ -19,6 +19,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin/metrics"
 	"github.com/nodecache/node-cache/pkg/admin/page"
 	"github.com/nodecache/node-cache/pkg/admin/status"
+	"github.com/nodecache/node-cache/pkg/admin/timeline"
 	"github.com/nodecache/node-cache/pkg/admin/top"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/cluster"
@@ -81,6 +82,7 @@ func newToken() string {
 
 // assemble makes all parts for the first configuration, and loads the snapshot.
 func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
+	a.timeline = timeline.New(timeline.Config{Log: a.log, Post: a.config.post()})
 	a.memory = memory.New(a.log)
 	a.memory.Update(ctx, &cfg)
 	if err := a.makeServers(&cfg); err != nil {
@@ -186,14 +188,20 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 		Metrics:  series,
 		Ready:    a.notReady,
 		Live:     a.notAlive,
-		Status:   func() any { return a.Status() },
-		Cache:    status.CachePages(func() *cache.Cache { return a.running.Load().cache }, a.kernel.has, a.log),
-		Kernel:   kernel,
-		Top:      status.TopPage(index),
-		Watch:    status.WatchPage(&a.watchers, index, logging.Options(slog.LevelInfo)),
-		Front:    a.page.Serve,
-		Checks:   a.checks,
-		Log:      a.log,
+		Status: func(named bool) any {
+			s := a.Status()
+			if !named {
+				s.HideClients()
+			}
+			return s
+		},
+		Cache:  status.CachePages(func() *cache.Cache { return a.running.Load().cache }, a.kernel.has, a.log),
+		Kernel: kernel,
+		Top:    status.TopPage(index),
+		Watch:  status.WatchPage(&a.watchers, index, logging.Options(slog.LevelInfo)),
+		Front:  a.page.Serve,
+		Checks: a.checks,
+		Log:    a.log,
 	})
 	return err
 }
@@ -292,7 +300,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if a.servers.admin != nil {
 		a.servers.admin.Open()
 	}
-	defer startStage(ctx, group, a.handover.run, noError(a.watchTopology), noError(a.takeLease),
+	defer startStage(ctx, group, a.handover.run, noError(a.watchTopology), noError(a.takeLease), noError(a.watchProblems),
 		noError(func(ctx context.Context) { a.servers.foreign.Run(ctx, a.handover.handedOver()) }),
 		noError(func(ctx context.Context) { a.memory.Watch(ctx, a.Config, a.replan) })).stop()
 	defer a.leave(ctx)

@@ -4,24 +4,93 @@ package agent
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/admin/metrics"
 	"github.com/nodecache/node-cache/pkg/admin/status"
+	"github.com/nodecache/node-cache/pkg/admin/timeline"
 	"github.com/nodecache/node-cache/pkg/configsource"
 	"github.com/nodecache/node-cache/pkg/names/etcd"
+	"github.com/nodecache/node-cache/pkg/panics"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
 
-// Status returns the agent's status.
+// Status returns the agent's status, with the timeline.
 func (a *Agent) Status() status.Status {
+	s := a.status()
+	a.timeline.Describe(&s)
+	return s
+}
+
+// watchProblems passes the problems and the failed queries to the timeline, until ctx ends. A successor observes its own.
+func (a *Agent) watchProblems(ctx context.Context) {
+	tick := time.NewTicker(timeline.Interval)
+	defer tick.Stop()
+	panicked := panicProblem{seen: panics.Total()}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.handover.handedOver():
+			return
+		case now := <-tick.C:
+			s := a.status()
+			a.timeline.Observe(ctx, now, slices.Concat(s.Problems, status.Notices(&s), panicked.update(panics.Total(), now)), a.failures())
+		}
+	}
+}
+
+// panicShown is how long a panic counts as a problem.
+const panicShown = time.Minute
+
+// A panicProblem is the problem that panics were recovered lately.
+type panicProblem struct {
+	seen uint64    // panics so far
+	last time.Time // when that changed
+}
+
+// update takes the number of panics so far, and returns the problem, if there is one.
+func (p *panicProblem) update(total uint64, now time.Time) []status.Problem {
+	if total != p.seen {
+		p.seen, p.last = total, now
+	}
+	if p.last.IsZero() || now.Sub(p.last) > panicShown {
+		return nil
+	}
+	return []status.Problem{{
+		Reason: status.Panicked, Where: "node-cache", What: fmt.Sprintf("%d panics recovered since the start", total),
+		Hint: "each failed one unit of work, such as a query; report it with the stack trace in the log",
+	}}
+}
+
+// failures returns the failed queries since the last call, each under the key that configures its upstreams.
+func (a *Agent) failures() (list []timeline.Failures) {
+	r := a.running.Load()
+	for _, f := range a.resolver.TakeFailures() {
+		where := status.Forward(f.Zone)
+		if r.cluster.Central != nil && r.route(f.Zone) == nil {
+			where = status.CentralKey
+		}
+		clients := make([]status.FailedClient, 0, len(f.Clients))
+		for _, c := range f.Clients {
+			clients = append(clients, status.FailedClient{Client: cmp.Or(c.Pod, c.Addr.String()), Name: c.Name})
+		}
+		list = append(list, timeline.Failures{Where: where, Queries: f.Queries, Clients: clients})
+	}
+	return list
+}
+
+// status returns the agent's status without the timeline.
+func (a *Agent) status() status.Status {
 	r, now := a.running.Load(), time.Now()
 	watched := cmp.Or(r.cluster.SourceStats(), new(watch.Stats))
 	s := status.Status{
-		State: "ready", Version: a.options.Version, Up: *status.Seconds(now.Sub(a.started).Truncate(time.Second)),
+		State: "ready", Version: a.options.Version, NodeName: nodeName(), Up: *status.Seconds(now.Sub(a.started).Truncate(time.Second)),
 		Foreign:  a.servers.foreign.Status(),
 		Config:   a.config.status(r.needRestart),
 		Queries:  status.QueriesOf(a.resolver.Stats()),
@@ -75,6 +144,7 @@ func (a *Agent) sample() metrics.Sample {
 	s := metrics.Sample{
 		Version:   a.options.Version,
 		NotReady:  a.notReady(),
+		Problems:  a.timeline.Current(),
 		Resolve:   a.resolver.Stats(),
 		Cache:     r.cache.Stats(),
 		Static:    r.localDataStats(),

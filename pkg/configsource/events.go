@@ -3,12 +3,14 @@
 package configsource
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,6 +37,9 @@ const (
 	eventBurst = 4
 	eventEvery = 30 * time.Second
 
+	maxWaiting = 16               // Events that wait; beyond it the oldest is dropped
+	spreadOver = 10 * time.Second // so long do 5,000 agents take for an Event about the same outage
+
 	eventTries = 4               // attempts to write one Event
 	eventLimit = 5 * time.Second // timeout of one attempt
 
@@ -42,14 +47,17 @@ const (
 	eventLife = 50 * time.Minute
 )
 
-// events writes Events, one at a time. A newer Event replaces one that waits.
+// events writes Events, one at a time. A newer Event replaces one that waits, if both are about the same subject.
 type events struct {
 	*base
 
-	api     *api
-	limit   *rate.Limiter
-	pending chan *corev1.Event // holds the Event that waits
-	bad     atomic.Bool        // the last configuration was refused
+	api   *api
+	limit *rate.Limiter
+	bad   atomic.Bool // the last configuration was refused
+	wake  chan struct{}
+
+	mu      sync.Mutex
+	waiting []waitingEvent // at most maxWaiting, the oldest first
 
 	written, failed, dropped atomic.Uint64
 
@@ -58,9 +66,17 @@ type events struct {
 	failureLogged bool          // the next failure is logged: it is the first since a success
 }
 
+// A waitingEvent is an Event that is not written yet.
+type waitingEvent struct {
+	*corev1.Event
+
+	subject string
+	spread  bool // many agents may have it at the same time: wait for a random part of spreadOver
+}
+
 func newEvents(b *base, a *api) *events {
 	return &events{
-		base: b, api: a, pending: make(chan *corev1.Event, 1), last: &corev1.Event{}, failureLogged: true,
+		base: b, api: a, wake: make(chan struct{}, 1), last: &corev1.Event{}, failureLogged: true,
 		limit: rate.NewLimiter(rate.Every(eventEvery), eventBurst),
 	}
 }
@@ -68,7 +84,7 @@ func newEvents(b *base, a *api) *events {
 // refused posts an Event about a refused configuration.
 func (e *events) refused(err error) {
 	e.bad.Store(true)
-	e.post(corev1.EventTypeWarning, ReasonRefused, summarize("the running configuration stays: ", err))
+	e.post(aboutConfig, corev1.EventTypeWarning, ReasonRefused, summarize("the running configuration stays: ", err), false)
 }
 
 // applied posts an Event if keys need a restart, or if the previous configuration was refused.
@@ -76,14 +92,27 @@ func (e *events) applied(now *InUse) {
 	bad := e.bad.Swap(false)
 	switch {
 	case len(now.NeedRestart) > 0:
-		e.post(corev1.EventTypeWarning, ReasonRestart, "a restart is needed for "+strings.Join(now.NeedRestart, ", ")+"; all other keys are in use")
+		e.post(aboutConfig, corev1.EventTypeWarning, ReasonRestart, "a restart is needed for "+strings.Join(now.NeedRestart, ", ")+"; all other keys are in use", false)
 	case bad:
-		e.post(corev1.EventTypeNormal, ReasonApplied, fmt.Sprintf("configuration applied, generation %d", now.Generation))
+		e.post(aboutConfig, corev1.EventTypeNormal, ReasonApplied, fmt.Sprintf("configuration applied, generation %d", now.Generation), false)
 	}
 }
 
-// post replaces the pending Event; one goroutine at a time may call it. The Event is of the core group, which `kubectl describe pod` shows.
-func (e *events) post(kind, reason, message string) {
+// aboutConfig is the subject of the Events about the configuration.
+const aboutConfig = "config"
+
+// Post writes an Event about this process, soon: one about the same subject that still waits is replaced. Without a pod, or an API
+// server, there is none.
+func (s *Source) Post(subject string, warning bool, reason, message string) {
+	kind := corev1.EventTypeNormal
+	if warning {
+		kind = corev1.EventTypeWarning
+	}
+	s.events.post(subject, kind, reason, strings.ToValidUTF8(remote.Text(message), ""), true)
+}
+
+// post adds an Event to those that wait. It is of the core group, which `kubectl describe pod` shows.
+func (e *events) post(subject, kind, reason, message string, spread bool) {
 	pod, at := e.cfg.Pod, metav1.NewTime(e.cfg.Now())
 	if pod.Name == "" || pod.Namespace == "" {
 		return
@@ -95,19 +124,35 @@ func (e *events) post(kind, reason, message string) {
 		FirstTimestamp: at, LastTimestamp: at, Count: 1,
 		Source: corev1.EventSource{Component: "node-cache", Host: e.cfg.Node},
 	}
-	e.takePending()
-	e.pending <- n
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	drop := slices.IndexFunc(e.waiting, func(w waitingEvent) bool { return w.subject == subject })
+	if drop < 0 && len(e.waiting) == maxWaiting {
+		drop = 0
+	}
+	if drop >= 0 {
+		e.waiting = slices.Delete(e.waiting, drop, drop+1)
+		e.dropped.Add(1)
+	}
+	e.waiting = append(e.waiting, waitingEvent{n, subject, spread})
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
 }
 
-// takePending drops the pending Event, and returns it; nil: there is none.
-func (e *events) takePending() *corev1.Event {
-	select {
-	case n := <-e.pending:
-		e.dropped.Add(1)
+// first returns the Event that has waited longest, and removes it if take is set; its Event is nil if none waits.
+func (e *events) first(take bool) (n waitingEvent) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.waiting) == 0 {
 		return n
-	default:
-		return nil
 	}
+	n = e.waiting[0]
+	if take {
+		e.waiting = slices.Delete(e.waiting, 0, 1)
+	}
+	return n
 }
 
 // summarize returns the first problem of err after begin, and the number of further problems.
@@ -128,17 +173,26 @@ func summarize(begin string, err error) string {
 // run writes Events until ctx ends.
 func (e *events) run(ctx context.Context) error {
 	for {
-		var n *corev1.Event
-		select {
-		case <-ctx.Done():
-			return nil
-		case n = <-e.pending:
+		n := e.first(false)
+		if n.Event == nil {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-e.wake:
+			}
+			continue
 		}
 		now := e.cfg.Now()
-		if retry.Sleep(ctx, e.limit.ReserveN(now, 1).DelayFrom(now)) != nil {
+		wait := e.limit.ReserveN(now, 1).DelayFrom(now)
+		if n.spread {
+			wait += mathrand.N(spreadOver)
+		}
+		if retry.Sleep(ctx, wait) != nil {
 			return nil //nolint:nilerr // it was asked to end
 		}
-		e.deliver(ctx, cmp.Or(e.takePending(), n))
+		if n = e.first(true); n.Event != nil {
+			e.deliver(ctx, n.Event)
+		}
 	}
 }
 

@@ -137,7 +137,7 @@ func (s *Share) heapProblem(live int64) *status.Problem {
 		return nil
 	}
 	return &status.Problem{
-		Where: "memory",
+		Reason: status.MemoryLow, Where: "memory",
 		What: fmt.Sprintf("the live heap is %s of the %s left beside cache.size %s%s: the garbage collector runs all the time",
 			inMiB(live), inMiB(max(0, s.goLimit-s.fixed())), inMiB(s.cache), s.snapshotNote()),
 		Hint: "raise the container's memory limit, or lower cache.size",
@@ -154,7 +154,7 @@ func (s *Share) problem() *status.Problem {
 	if !s.tooSmall() {
 		return nil
 	}
-	p := &status.Problem{Where: "memory", What: fmt.Sprintf("the container's limit of %s leaves %s beside cache.size %s%s, but %s are needed: the kernel may kill the process",
+	p := &status.Problem{Reason: status.MemoryLow, Where: "memory", What: fmt.Sprintf("the container's limit of %s leaves %s beside cache.size %s%s, but %s are needed: the kernel may kill the process",
 		inMiB(s.limit), inMiB(max(0, s.goRoom())), inMiB(s.cache), s.snapshotNote(), inMiB(s.requiredGo()))}
 	p.Hint = "raise the limit to " + inMiB(s.minLimit())
 	if fits := s.cache - (s.requiredGo() - s.goRoom()); fits >= cache.MinSize {

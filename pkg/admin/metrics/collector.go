@@ -35,8 +35,9 @@ const prefix = "nodecache_"
 
 // A Sample holds what one scrape shows. A part that is nil is not configured and has no series.
 type Sample struct {
-	Version, Commit string // Commit is empty if unknown
-	NotReady        error  // why /readyz fails; nil: ready
+	Version, Commit string                // Commit is empty if unknown
+	Problems        map[status.Reason]int // problems that last
+	NotReady        error                 // why /readyz fails; nil: ready
 	Resolve         resolve.Stats
 	Cache           cache.Stats
 	Static          *localdata.Stats // hosts and templates

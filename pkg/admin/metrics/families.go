@@ -78,6 +78,11 @@ func (t *table) addAll(s *Sample, upstreams []upstreamSeries) {
 	if s.Handover != nil {
 		t.addHandover(s.Handover)
 	}
+	t.section = "Problems"
+	problems := t.add(gauge, "problems", "Problems that last, as in /status. A reason without one has no series.", label{name: "reason"})
+	for reason, n := range s.Problems {
+		problems.put(float64(n), string(reason))
+	}
 	t.section = "Admin server"
 	t.total("admin_connections_refused_total", "HTTP connections closed because too many were open.", s.Admin.Refused)
 	t.total("admin_requests_refused_total", "HTTP requests over the limit of concurrent pages: answered 503 or cut off.", s.Admin.Busy)

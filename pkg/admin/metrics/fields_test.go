@@ -71,7 +71,7 @@ func TestEveryFieldIsASeries(t *testing.T) {
 	tryFields(try, "admin.Stats", d.Admin, func(s *metrics.Sample, v admin.Stats) { s.Admin = v })
 	tryFields(try, "upstream.ServerStats", d.Routes[1].Stats.Servers[0], func(s *metrics.Sample, v upstream.ServerStats) {
 		s.Routes[1].Stats.Servers = []upstream.ServerStats{v}
-	}, "LastResort", "Far", "Name", "Limitations", "LastError") // the first two: only servers of a service
+	}, "LastResort", "Far", "Name", "Limitations", "Cause", "LastError") // the first two: only servers of a service
 	tryFields(try, "zone.Stats", *d.Zone, func(s *metrics.Sample, v zone.Stats) { s.Zone = &v })
 	tryFields(try, "netif.Stats", linked(), func(s *metrics.Sample, v netif.Stats) { s.Link = &v }, "Name", "Reason")
 	tryFields(try, "intercept.Stats", intercepted(), func(s *metrics.Sample, v intercept.Stats) { s.Intercept = &v },

@@ -30,12 +30,21 @@ type content struct {
 	*status.Status
 	admin.View
 	Time    time.Time
+	Verdict *status.TimelineEntry // the problem that hits clients most now; nil: there is none
+	Lasts   string                // for how long, empty: unknown
+	Past    []pastProblem
 	Plots   []plot
 	Stale   bool    // the pods were not confirmed recently
 	Top     []table // tables of pods and of names; empty: the client has no token, or pods.identity is off
 	Servers []status.Upstream
 
-	MoreServers, MoreProblems int // servers and problems that the page leaves out
+	MoreServers, MoreProblems, MorePast int // servers and problems that the page leaves out
+}
+
+// A pastProblem is a row of the timeline.
+type pastProblem struct {
+	status.TimelineEntry
+	Lasted string // empty: it lasts
 }
 
 // A table has the clients or names with the most queries.
@@ -59,6 +68,14 @@ func (p *Page) contentOf(v admin.View, now time.Time) *content {
 			c.Servers = append(c.Servers, status.Upstream{Zone: "cluster.central", Server: server})
 		}
 	}
+	if v.Token == "" {
+		s.HideClients()
+	}
+	c.Verdict = worst(&s)
+	if c.Verdict != nil {
+		c.Lasts = lasted(c.Verdict.Since, now.Format(time.RFC3339))
+	}
+	c.Past, c.MorePast = first(past(s.Timeline))
 	slices.SortStableFunc(c.Servers, func(a, b status.Upstream) int { return cmp.Compare(healthy(&a), healthy(&b)) })
 	c.Servers, c.MoreServers = first(c.Servers)
 	s.Problems, c.MoreProblems = first(s.Problems)
@@ -67,6 +84,49 @@ func (p *Page) contentOf(v admin.View, now time.Time) *content {
 		c.Top = []table{podTable(asked, p.cfg.SearchPath()), nameTable(asked)}
 	}
 	return c
+}
+
+// worst returns the current problem that hits clients most, nil if there is none: the one with the most failed queries, else the
+// first.
+func worst(s *status.Status) *status.TimelineEntry {
+	var found *status.TimelineEntry
+	for i := range s.Problems {
+		p := &s.Problems[i]
+		e := status.TimelineEntry{Reason: p.Reason, Where: p.Where, Subject: p.Subject, What: p.What}
+		if at := slices.IndexFunc(s.Timeline, func(e status.TimelineEntry) bool { return e.Until == "" && e.Key() == p.Key() }); at >= 0 {
+			e = s.Timeline[at]
+		}
+		if found == nil || e.Failed > found.Failed {
+			found = &e
+		}
+	}
+	return found
+}
+
+// past returns the rows of the timeline.
+func past(list []status.TimelineEntry) []pastProblem {
+	rows := make([]pastProblem, 0, len(list))
+	for i := range list {
+		row := pastProblem{TimelineEntry: list[i]}
+		if row.Until != "" {
+			row.Lasted = lasted(row.Since, row.Until)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// lasted returns the time between two times in RFC 3339, empty if one of them is none.
+func lasted(since, until string) string {
+	from, err := time.Parse(time.RFC3339, since)
+	if err != nil {
+		return ""
+	}
+	to, err := time.Parse(time.RFC3339, until)
+	if err != nil {
+		return ""
+	}
+	return to.Sub(from).String()
 }
 
 // healthy returns the sort key of an upstream: 0 if it has a problem, so that it comes first, else 1.
@@ -119,6 +179,7 @@ func fix(r *top.Row, searchPath bool) string {
 func functions() template.FuncMap {
 	return template.FuncMap{
 		"short":   short,
+		"clock":   clock,
 		"ratio":   func(v *float64) string { return optional(v, percent) },
 		"seconds": func(v *float64) string { return optional(v, duration) },
 		"uptime":  func(v float64) string { return time.Duration(v * float64(time.Second)).String() },
@@ -131,6 +192,15 @@ func functions() template.FuncMap {
 			return n
 		},
 	}
+}
+
+// clock returns the time of day of a time in RFC 3339.
+func clock(at string) string {
+	t, err := time.Parse(time.RFC3339, at)
+	if err != nil {
+		return "–"
+	}
+	return t.Format("15:04:05")
 }
 
 // short returns the beginning of a text from outside.

@@ -44,11 +44,11 @@ func (l *problems) addKernel(k *Kernel) {
 		return
 	}
 	if n := len(k.Failed); n > 0 {
-		l.add("kernel", fmt.Sprintf("%s without the program, the first is %s", count(n, "interface"), k.Failed[0]),
+		l.add(KernelIncomplete, "kernel", fmt.Sprintf("%s without the program, the first is %s", count(n, "interface"), k.Failed[0]),
 			"the agent answers these pods itself; `node-cache doctor` shows what this node supports")
 	}
 	if k.FullAgo != nil && *k.FullAgo < kernelFullFor {
-		l.add("kernel", fmt.Sprintf("its %d answers are all in use: the agent answers other names itself", k.Capacity),
+		l.add(KernelFull, "kernel", fmt.Sprintf("its %d answers are all in use: the agent answers other names itself", k.Capacity),
 			"raise kernel.size, at most 8Mi, or find the pod that asks so many names with `node-cache top`")
 	}
 }

@@ -21,10 +21,22 @@ import (
 
 // A Problem is something wrong that the operator should fix.
 type Problem struct {
-	Where string `json:"where"` // a configuration key, or a kind of objects
-	What  string `json:"what"`
-	Hint  string `json:"hint"`
+	Reason  Reason `json:"reason"`
+	Where   string `json:"where"`             // a configuration key, or a kind of objects
+	Subject string `json:"subject,omitempty"` // which of several there, such as a server; empty: there is only one
+	What    string `json:"what"`
+	Hint    string `json:"hint"`
+	Since   string `json:"since,omitempty"` // RFC 3339; empty: it was not there a second ago
 }
+
+// A Key identifies a problem: its text may change while it lasts.
+type Key struct {
+	Reason         Reason
+	Where, Subject string
+}
+
+// Key returns the key of the problem.
+func (p *Problem) Key() Key { return Key{p.Reason, p.Where, p.Subject} }
 
 // Problems lists what is wrong, the configuration first, because other problems may follow from it. It takes the stats of the
 // cluster's source, the cluster as configured, the zones of routes without an upstream, and the problems of the memory.
@@ -32,12 +44,15 @@ func Problems(s *Status, watched *watch.Stats, cluster *config.Cluster, empty []
 	list := make(problems, 0, len(memory))
 	list.addSource(&s.Config)
 	for _, zone := range empty {
-		list.add("forward "+zone, "no upstream is configured",
+		list.add(NoUpstream, Forward(zone), "no upstream is configured",
 			"add a nameserver to the resolv.conf, or an upstream to the configuration")
 	}
-	for i := range s.Upstreams {
-		u := &s.Upstreams[i]
-		list.addServers(u.where(), []Server{u.Server})
+	for start, end := 0, 0; start < len(s.Upstreams); start = end { // for each zone
+		var servers []Server
+		for ; end < len(s.Upstreams) && s.Upstreams[end].Zone == s.Upstreams[start].Zone; end++ {
+			servers = append(servers, s.Upstreams[end].Server)
+		}
+		list.addServers(s.Upstreams[start].where(), servers)
 	}
 	if s.Static != nil {
 		list.addStatic(s.Static)
@@ -58,27 +73,49 @@ func Problems(s *Status, watched *watch.Stats, cluster *config.Cluster, empty []
 	list.addKernel(s.Kernel)
 	list = append(list, memory...)
 	for _, f := range s.Foreign {
-		list.add("listen", fmt.Sprintf("%s is also bound to %s (socket inode %d)", f.Process, f.Socket, f.Inode),
-			"stop that program, or configure another address for it; on the node, `ss -lnptue` shows the process of the inode (ino)")
+		list.add(ForeignSocket, "listen", fmt.Sprintf("%s is also bound to %s (socket inode %d)", f.Process, f.Socket, f.Inode),
+			"stop that program, or configure another address for it; on the node, `ss -lnptue` shows the process of the inode (ino)").Subject = f.Socket
 	}
 	for i := range s.Probes {
 		if p := &s.Probes[i]; p.Row > 1 { // a single failure may be a lost packet
-			list.add("probe "+p.Label, fmt.Sprintf("%s for %s from %s, %d times in a row", p.LastError, p.Question, p.Server, p.Row),
+			list.add(ProbeFails, "probe "+p.Label, fmt.Sprintf("%s for %s from %s, %d times in a row", p.LastError, p.Question, p.Server, p.Row),
 				"check that server; the probe continues by itself")
 		}
 	}
 	if h := s.Handover; h != nil && h.LastError != "" && h.Given == nil {
-		list.add("handover", h.LastError,
+		list.add(HandoverFails, "handover", h.LastError,
 			"check that the folder of handover.socket exists, is writable, and is used by no other agent; the agent retries by itself")
 	}
 	return list
 }
 
+// Notices lists what the agent copes with.
+func Notices(s *Status) []Problem {
+	var list problems
+	for i := range s.Upstreams {
+		list.addLimitations(s.Upstreams[i].where(), &s.Upstreams[i].Server)
+	}
+	if s.Cluster != nil && s.Cluster.Central != nil {
+		for i := range s.Cluster.Central.Endpoints {
+			list.addLimitations(CentralKey, &s.Cluster.Central.Endpoints[i])
+		}
+	}
+	return list
+}
+
+func (l *problems) addLimitations(where string, s *Server) {
+	if len(s.Limitations) > 0 {
+		l.add(UpstreamLimited, where, fmt.Sprintf("%s has limitations: %s", s.Address, strings.Join(s.Limitations, ", ")),
+			"nothing needs to be done; docs/upstreams.md lists the limitations").Subject = s.Address
+	}
+}
+
 // problems is a list under construction.
 type problems []Problem
 
-func (l *problems) add(where, what, hint string) {
-	*l = append(*l, Problem{Where: where, What: what, Hint: hint})
+func (l *problems) add(reason Reason, where, what, hint string) *Problem {
+	*l = append(*l, Problem{Reason: reason, Where: where, What: what, Hint: hint})
+	return &(*l)[len(*l)-1]
 }
 
 // addCluster adds what is wrong with the cluster's data and the central resolver.
@@ -99,19 +136,19 @@ func (l *problems) addCluster(c *Cluster, stats *watch.Stats, cfg *config.Cluste
 	}
 	for i := range c.Kinds {
 		if k := &c.Kinds[i]; k.Refused > 0 {
-			l.add(k.Kind, fmt.Sprintf("%s refused, the last is %s: a namespace may use 1/%d of the Go runtime's memory limit",
+			l.add(ObjectsRefused, k.Kind, fmt.Sprintf("%s refused, the last is %s: a namespace may use 1/%d of the Go runtime's memory limit",
 				count(int(k.Refused), "object"), k.LastRefused, NamespacePart),
 				"check whether that namespace needs so many objects; if so, raise the container's memory limit")
 		}
 	}
 	for i := range c.Kinds {
 		if k := &c.Kinds[i]; k.Invalid > 0 {
-			l.add(k.Kind, fmt.Sprintf("%s invalid and not served in full, the first is %s", count(k.Invalid, "object"), k.Example),
+			l.add(ObjectsInvalid, k.Kind, fmt.Sprintf("%s invalid and not served in full, the first is %s", count(k.Invalid, "object"), k.Example),
 				"fix the object, or the controller that writes it; all others are served")
 		}
 	}
 	if bad := c.Manifests; len(bad) > 0 {
-		l.add("cluster.manifests",
+		l.add(ManifestsInvalid, "cluster.manifests",
 			fmt.Sprintf("%s, the first in %s: %s", count(len(bad), "problem"), cmp.Or(bad[0].File, "the folder itself"), bad[0].What),
 			"fix the files listed in cluster.manifestProblems; all other objects are served")
 	}
@@ -121,14 +158,15 @@ func (l *problems) addCluster(c *Cluster, stats *watch.Stats, cfg *config.Cluste
 	if p, ok := centralProblem(c.Central, stats); ok {
 		*l = append(*l, p)
 	}
-	l.addServers("cluster.central", c.Central.Endpoints)
+	l.addServers(CentralKey, c.Central.Endpoints)
 }
 
 // FederationProblem reports federations without aliases.
 func FederationProblem(list []Federation) (Problem, bool) {
 	return Problem{
-		"cluster.federations", "names of Services that are not here get SERVFAIL: the topology zone or region of this node is unknown, or is no name",
-		"set the environment variables NODE_ZONE and NODE_REGION, or NODE_NAME: then permit the agent to get that Node, which needs the labels " +
+		Reason: FederationUnknown, Where: "cluster.federations",
+		What: "names of Services that are not here get SERVFAIL: the topology zone or region of this node is unknown, or is no name",
+		Hint: "set the environment variables NODE_ZONE and NODE_REGION, or NODE_NAME: then permit the agent to get that Node, which needs the labels " +
 			"topology.kubernetes.io/zone and topology.kubernetes.io/region when the agent starts",
 	}, slices.ContainsFunc(list, func(f Federation) bool { return f.Suffix == "" })
 }
@@ -143,13 +181,13 @@ func (l *problems) addOwnPods(stats *watch.Stats, staleAfter time.Duration) {
 		p.Hint = "check that the kubelet serves the Pods API (feature gate PodsAPI) and that the agent has its folder " +
 			filepath.Dir(watch.PodsSocket) + ", or set pods.identity to auto; the agent retries by itself"
 	}
-	l.add("pods.identity", p.What, p.Hint)
+	l.add(PodsUnknown, "pods.identity", p.What, p.Hint)
 }
 
 // addSource adds a configuration that is unreadable, refused, replaced by the last good one, or not saved.
 func (l *problems) addSource(s *Config) {
 	if s.Unread != nil {
-		*l = append(*l, *s.Unread)
+		l.add(ConfigUnreadable, s.Unread.Where, s.Unread.What, s.Unread.Hint)
 	}
 	old := s.LastGood != nil && s.LastGood.InUse
 	if !s.LastOK && (s.Unread == nil || !old) { // with an unreadable source and the last good configuration, the problem above is enough
@@ -158,40 +196,66 @@ func (l *problems) addSource(s *Config) {
 		if s.Object != "" {
 			thing, place = "configuration", "ConfigMap "+s.Object
 		}
-		l.add("config", fmt.Sprintf("the last %s was refused: %s", thing, first),
+		l.add(ConfigRefused, "config", fmt.Sprintf("the last %s was refused: %s", thing, first),
 			"fix "+place+"; config.lastError lists all errors. The previous configuration stays in use")
 	}
 	if len(s.NeedRestart) > 0 {
-		l.add("config", "a restart is needed for "+strings.Join(s.NeedRestart, ", ")+"; all other keys are in use",
+		l.add(ConfigNeedsRestart, "config", "a restart is needed for "+strings.Join(s.NeedRestart, ", ")+"; all other keys are in use",
 			"run `kubectl -n kube-system rollout restart daemonset/node-cache`, or restart this process")
 	}
 	if old {
-		l.add("config", "the last good configuration of "+cmp.Or(s.File, s.Object)+" is in use, from "+s.LastGood.Folder,
+		l.add(LastGoodInUse, "config", "the last good configuration of "+cmp.Or(s.File, s.Object)+" is in use, from "+s.LastGood.Folder,
 			"there was no valid configuration at the start; the next valid one replaces it")
 	}
 	if s.LastGood != nil && s.LastGood.LastError != "" {
-		l.add("config", "the last good configuration is not saved: "+s.LastGood.LastError,
+		l.add(LastGoodNotSaved, "config", "the last good configuration is not saved: "+s.LastGood.LastError,
 			"check that the folder is writable and has free space; the agent retries every minute")
 	}
 }
 
-// addServers adds the upstream servers that cannot be used now, and why. A server in state failing may recover by
-// itself, so it is reported only if connections to it fail.
+// addServers adds the upstream servers of one route that cannot be used now, and why; first of all, if there is none that can. A
+// server in state failing may recover by itself, so it is reported only if connections to it fail.
 func (l *problems) addServers(where string, servers []Server) {
+	if len(servers) > 0 && !slices.ContainsFunc(servers, func(s Server) bool { return s.State == "good" || s.State == "failing" }) {
+		l.add(RouteDown, where, "no upstream gives a good answer: "+listed(servers),
+			"check the network of this node first, then the upstreams; names in the cache get stale answers meanwhile, others fail or go to the fallback")
+	}
 	for i := range servers {
 		s := &servers[i]
 		switch {
+		case s.State == "errors":
+			l.add(UpstreamErrors, where, fmt.Sprintf("%s answers with errors only, the latest is %s", s.Address, s.Cause),
+				"check that it serves these names, and that it permits queries from this node; it is asked as before").Subject = s.Address
 		case s.State == "looped":
-			l.add(where, fmt.Sprintf("%s is left out: it forwards queries back to this agent", s.Address),
-				"check where it forwards to; the agent retries by itself")
+			l.add(UpstreamLooped, where, fmt.Sprintf("%s is left out: it forwards queries back to this agent", s.Address),
+				"check where it forwards to; the agent retries by itself").Subject = s.Address
 		case s.State != "good" && s.LastError != "":
-			l.add(where, fmt.Sprintf("%s is %s: %s", s.Address, s.State, s.LastError),
-				"check that it is reachable and that its certificate matches the configured name; the agent retries by itself")
+			l.add(UpstreamDown, where, fmt.Sprintf("%s is %s: %s", s.Address, s.State, s.LastError),
+				"check that it is reachable and that its certificate matches the configured name; the agent retries by itself").Subject = s.Address
 		case s.State == "down":
-			l.add(where, fmt.Sprintf("%s is down: its latest queries timed out", s.Address),
-				"check that it runs and is reachable from this pod; the agent retries by itself")
+			l.add(UpstreamDown, where, fmt.Sprintf("%s is down: its latest queries got no answer (%s)", s.Address, s.Cause),
+				"check that it runs and is reachable from this pod; the agent retries by itself").Subject = s.Address
 		}
 	}
+}
+
+// listed lists servers with their states, at most three.
+func listed(servers []Server) string {
+	const most = 3
+	var b strings.Builder
+	for i, s := range servers[:min(len(servers), most)] {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(s.Address + " " + s.State)
+		if s.Cause != "" {
+			b.WriteString(" (" + s.Cause + ")")
+		}
+	}
+	if more := len(servers) - most; more > 0 {
+		_, _ = fmt.Fprintf(&b, " and %d more", more)
+	}
+	return b.String()
 }
 
 // addEtcd adds problems of the records of etcd; nil: etcd is not used.
@@ -200,15 +264,15 @@ func (l *problems) addEtcd(e *etcd.Stats) {
 		return
 	}
 	if e.LastError != "" {
-		l.add("etcd", fmt.Sprintf("%s; %d records are served", e.LastError, e.Records),
+		l.add(EtcdUnavailable, "etcd", fmt.Sprintf("%s; %d records are served", e.LastError, e.Records),
 			"check etcd.endpoints, network policies, etcd.tls and the user's permission to read etcd.prefix; the agent retries by itself")
 	}
 	if e.Invalid > 0 {
-		l.add("etcd", fmt.Sprintf("%s invalid and not served, the first at %s", count(e.Invalid, "record"), e.Why),
+		l.add(EtcdInvalid, "etcd", fmt.Sprintf("%s invalid and not served, the first at %s", count(e.Invalid, "record"), e.Why),
 			"correct these values in etcd; all other records are served")
 	}
 	if e.Refused > 0 {
-		l.add("etcd", fmt.Sprintf("%s not served: the memory for records is full", count(e.Refused, "record")),
+		l.add(EtcdFull, "etcd", fmt.Sprintf("%s not served: the memory for records is full", count(e.Refused, "record")),
 			"delete records below etcd.prefix that are not used, or set fewer zones")
 	}
 }
@@ -218,12 +282,12 @@ func (l *problems) addStatic(s *localdata.Stats) {
 	for i := range s.Files {
 		f := &s.Files[i]
 		if f.LastError != "" {
-			l.add("hosts.files", f.LastError,
-				"check that the file exists and that this user can read it; its previous content is served meanwhile")
+			l.add(HostsUnreadable, "hosts.files", f.LastError,
+				"check that the file exists and that this user can read it; its previous content is served meanwhile").Subject = f.Path
 		}
 		if f.Skipped > 0 {
-			l.add("hosts.files", count(f.Skipped, "line")+" of "+f.Path+" are invalid",
-				"fix the file: each line holds an address and its names, see hosts(5)")
+			l.add(HostsInvalid, "hosts.files", count(f.Skipped, "line")+" of "+f.Path+" are invalid",
+				"fix the file: each line holds an address and its names, see hosts(5)").Subject = f.Path
 		}
 	}
 }
@@ -231,25 +295,25 @@ func (l *problems) addStatic(s *localdata.Stats) {
 // addSnapshot adds a failed save: the next start would load an older snapshot.
 func (l *problems) addSnapshot(s *Snapshot) {
 	if s.LastError != "" {
-		l.add("snapshot", s.LastError, "check that snapshot.folder is writable and has free space; the agent retries by itself")
+		l.add(SnapshotFails, "snapshot", s.LastError, "check that snapshot.folder is writable and has free space; the agent retries by itself")
 	}
 }
 
 func (l *problems) addLink(link *netif.Stats) {
 	if link.StoodDown {
-		l.add("interface", "a newer agent owns the link "+link.Name, "two agents run on this node: stop one of them")
+		l.add(TakenOver, "interface", "a newer agent owns the link "+link.Name, "two agents run on this node: stop one of them")
 		return
 	}
 	for _, missing := range link.Missing {
-		l.add("interface", fmt.Sprintf("not on %s: %s", link.Name, missing),
-			"the agent retries by itself; the addresses of the other family are served")
+		l.add(LinkIncomplete, "interface", fmt.Sprintf("not on %s: %s", link.Name, missing),
+			"the agent retries by itself; the addresses of the other family are served").Subject = missing
 	}
 	for _, other := range link.Duplicates {
-		l.add("interface", "another link has the address, too: "+other,
-			"remove the address from that link, or set another listen address; another node cache may still run")
+		l.add(AddressElsewhere, "interface", "another link has the address, too: "+other,
+			"remove the address from that link, or set another listen address; another node cache may still run").Subject = other
 	}
 	if link.Contested {
-		l.add("interface", "something on the node undoes the repairs of "+link.Name,
+		l.add(LinkContested, "interface", "something on the node undoes the repairs of "+link.Name,
 			"exclude the link from networkd or NetworkManager, see docs/node.md")
 	}
 }
@@ -257,42 +321,42 @@ func (l *problems) addLink(link *netif.Stats) {
 func (l *problems) addIntercept(i *Intercept) {
 	const where = "intercept"
 	if i.Note != "" {
-		l.add(where, i.Note, "see the data planes in docs/node.md")
+		l.add(NotIntercepted, where, i.Note, "see the data planes in docs/node.md")
 	}
 	switch {
 	case i.Waiting != "":
-		l.add(where, "no query is intercepted: waiting for "+i.Waiting,
+		l.add(NotIntercepted, where, "no query is intercepted: waiting for "+i.Waiting,
 			"check that the service exists, or set intercept.services; mode link-local needs no service")
 		return
 	case i.StoodDown:
-		l.add(where, "a newer agent, "+i.NewOwner+", has taken over the rules",
+		l.add(TakenOver, where, "a newer agent, "+i.NewOwner+", has taken over the rules",
 			"two agents run on this node: stop one of them. This one still serves, but maintains neither lease nor rules")
 		return
 	}
 	for _, lease := range i.Leases {
 		if !lease.Held {
-			l.add(where, fmt.Sprintf("the lease on %s is not held: %s", lease.Address, cmp.Or(lease.Problem, "not taken yet")),
-				"its queries go to the fallback, if one is set; run `node-cache doctor` in its pod")
+			l.add(LeaseNotHeld, where, fmt.Sprintf("the lease on %s is not held: %s", lease.Address, cmp.Or(lease.Problem, "not taken yet")),
+				"its queries go to the fallback, if one is set; run `node-cache doctor` in its pod").Subject = lease.Address.String()
 		}
 	}
 	if i.LastError != "" {
-		l.add(where, "the rules are wrong: "+i.LastError, "the agent retries by itself; while a lease is held its queries are answered")
+		l.add(RulesWrong, where, "the rules are wrong: "+i.LastError, "the agent retries by itself; while a lease is held its queries are answered")
 	}
 	if i.From != "" && i.From != "none" && len(i.Fallback) == 0 {
-		l.add(where, "there is no fallback: without this agent, queries to its addresses time out",
+		l.add(NoFallback, where, "there is no fallback: without this agent, queries to its addresses time out",
 			"check that cluster.central.service has ready endpoints, or set addresses in intercept.fallback")
 	}
 	for _, lease := range i.Leases {
 		if i.From != "" && len(i.Fallback) > 0 && !slices.ContainsFunc(i.Fallback, func(to netip.AddrPort) bool { return to.Addr().Is4() == lease.Address.Is4() }) {
-			l.add(where, "there is no fallback of the IP family of "+lease.Address.String(),
-				"without this agent, queries to that address time out: add a fallback of its family, or remove the listen address")
+			l.add(NoFallback, where, "there is no fallback of the IP family of "+lease.Address.String(),
+				"without this agent, queries to that address time out: add a fallback of its family, or remove the listen address").Subject = lease.Address.String()
 		}
 	}
 }
 
 // kindProblem reports a kind that is not synced or not fresh.
 func kindProblem(k *watch.KindStats, staleAfter time.Duration) (Problem, bool) {
-	p := Problem{Where: zone.Kinds()[k.Kind], Hint: apiHint(k.LastError, resource(k.Kind))}
+	p := Problem{Reason: ObjectsStale, Where: zone.Kinds()[k.Kind], Hint: apiHint(k.LastError, resource(k.Kind))}
 	switch {
 	case !k.Synced:
 		p.What = "not synced: " + cmp.Or(k.LastError, "no response yet")
@@ -311,7 +375,7 @@ const NamespacePart = 4
 
 // centralProblem reports what is wrong with the central resolver.
 func centralProblem(c *Central, stats *watch.Stats) (Problem, bool) {
-	p := Problem{Where: "cluster.central"}
+	p := Problem{Reason: CentralUnusable, Where: CentralKey}
 	switch {
 	case !c.InSync:
 		p.What = fmt.Sprintf("the endpoints of %s are unknown: %s", c.Service, cmp.Or(stats.ServiceWatch.LastError, "no response yet"))

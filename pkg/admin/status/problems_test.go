@@ -25,41 +25,41 @@ func TestKindProblem(t *testing.T) {
 		{name: "fresh", stats: watch.KindStats{Synced: true, Age: 90 * time.Second}},
 		{
 			name: "no response", stats: watch.KindStats{Kind: zone.Services},
-			want: Problem{"service", "not synced: no response yet", reach},
+			want: Problem{Reason: ObjectsStale, Where: "service", What: "not synced: no response yet", Hint: reach},
 		},
 		{
 			name: "refused", stats: watch.KindStats{Kind: zone.Namespaces, LastError: "unreachable: dial tcp 192.0.2.1:443: connection refused"},
-			want: Problem{"namespace", "not synced: unreachable: dial tcp 192.0.2.1:443: connection refused", reach},
+			want: Problem{Reason: ObjectsStale, Where: "namespace", What: "not synced: unreachable: dial tcp 192.0.2.1:443: connection refused", Hint: reach},
 		},
 		{
 			name: "a right is missing", stats: watch.KindStats{Kind: zone.Slices, LastError: "forbidden: not yours"},
 			want: Problem{
-				"endpointslice", "not synced: forbidden: not yours",
-				"grant this process list and watch of endpointslices.discovery.k8s.io",
+				Reason: ObjectsStale, Where: "endpointslice", What: "not synced: forbidden: not yours",
+				Hint: "grant this process list and watch of endpointslices.discovery.k8s.io",
 			},
 		},
 		{
 			name: "credentials refused", stats: watch.KindStats{Kind: zone.Pods, LastError: "unauthorized: token expired"},
 			want: Problem{
-				"pod", "not synced: unauthorized: token expired",
-				"the API server refused the credentials: check the service account or the kubeconfig",
+				Reason: ObjectsStale, Where: "pod", What: "not synced: unauthorized: token expired",
+				Hint: "the API server refused the credentials: check the service account or the kubeconfig",
 			},
 		},
 		{
 			name: "failed a moment ago", stats: watch.KindStats{Kind: zone.Services, Synced: true, Age: time.Second, LastError: "busy: too many requests"},
-			want: Problem{"service", "busy: too many requests", "check the API server's health; the agent retries by itself"},
+			want: Problem{Reason: ObjectsStale, Where: "service", What: "busy: too many requests", Hint: "check the API server's health; the agent retries by itself"},
 		},
 		{
 			name: "a panic", stats: watch.KindStats{Kind: zone.Services, LastError: "internal: recovered from a panic"},
-			want: Problem{"service", "not synced: internal: recovered from a panic", "this is a bug: report it with the stack trace in the log"},
+			want: Problem{Reason: ObjectsStale, Where: "service", What: "not synced: internal: recovered from a panic", Hint: "this is a bug: report it with the stack trace in the log"},
 		},
 		{
 			name: "silent for long", stats: watch.KindStats{Kind: zone.Services, Synced: true, Age: 90*time.Second + time.Millisecond},
-			want: Problem{"service", "not confirmed fresh for 1m30s: no response", reach},
+			want: Problem{Reason: ObjectsStale, Where: "service", What: "not confirmed fresh for 1m30s: no response", Hint: reach},
 		},
 		{
 			name: "away for long", stats: watch.KindStats{Kind: zone.Pods, Synced: true, Age: time.Hour, LastError: "forbidden: not any more"},
-			want: Problem{"pod", "not confirmed fresh for 1h0m0s: forbidden: not any more", "grant this process list and watch of pods"},
+			want: Problem{Reason: ObjectsStale, Where: "pod", What: "not confirmed fresh for 1h0m0s: forbidden: not any more", Hint: "grant this process list and watch of pods"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -77,8 +77,8 @@ func TestKindProblem(t *testing.T) {
 func TestOversizeProblem(t *testing.T) {
 	t.Parallel()
 	want := Problem{
-		"endpointslice", "2 objects refused, the last is shop/web-1: a namespace may use 1/4 of the Go runtime's memory limit",
-		"check whether that namespace needs so many objects; if so, raise the container's memory limit",
+		Reason: ObjectsRefused, Where: "endpointslice", What: "2 objects refused, the last is shop/web-1: a namespace may use 1/4 of the Go runtime's memory limit",
+		Hint: "check whether that namespace needs so many objects; if so, raise the container's memory limit",
 	}
 	kinds := []Kind{{Kind: "service"}, {Kind: "endpointslice", KindStats: zone.KindStats{Refused: 2, LastRefused: "shop/web-1"}}}
 	got := Problems(&Status{Config: Config{LastOK: true}, Cluster: &Cluster{Kinds: kinds}}, &watch.Stats{}, &config.Cluster{}, nil, nil)

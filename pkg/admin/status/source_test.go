@@ -12,7 +12,7 @@ import (
 // TestSourceProblems puts what can be wrong with the source into the order of a page.
 func TestSourceProblems(t *testing.T) {
 	t.Parallel()
-	unread := &Problem{Where: "config", What: "reading ConfigMap a/b: unreachable: no route", Hint: "see"}
+	unread := &Unread{Where: "config", What: "reading ConfigMap a/b: unreachable: no route", Hint: "see"}
 	inUse := &LastGood{Folder: "/kept", InUse: true}
 	tests := []struct {
 		name string

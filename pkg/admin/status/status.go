@@ -24,10 +24,12 @@ import (
 type Status struct {
 	State     string           `json:"state"` // "ready", or "not ready: " and the reason
 	Version   string           `json:"version"`
+	NodeName  string           `json:"nodeName"`
 	Up        float64          `json:"upSeconds"` // since the start
 	Addresses []string         `json:"addresses"`
 	Foreign   []Socket         `json:"foreignSockets,omitempty"` // sockets of other processes at these addresses
 	Problems  []Problem        `json:"problems,omitempty"`       // problems for the operator
+	Timeline  []TimelineEntry  `json:"timeline,omitempty"`       // problems of the last hour, the latest first
 	Config    Config           `json:"config"`
 	Queries   Queries          `json:"queries"`
 	Cache     Cache            `json:"cache"`
@@ -43,13 +45,42 @@ type Status struct {
 	Cluster   *Cluster         `json:"cluster,omitempty"`  // nil: cluster.resolver is none
 }
 
+// A TimelineEntry is a problem, or something that the operator may want to know, from its begin to its end.
+type TimelineEntry struct {
+	Reason  Reason         `json:"reason"`
+	Where   string         `json:"where"`
+	Subject string         `json:"subject,omitempty"`
+	What    string         `json:"what"`                    // as last seen
+	Since   string         `json:"since"`                   // RFC 3339
+	Until   string         `json:"until,omitempty"`         // RFC 3339; empty: it lasts
+	Times   int            `json:"again,omitempty"`         // how often it began again within a minute of its end
+	Failed  uint64         `json:"failedQueries,omitempty"` // SERVFAIL replies meanwhile, for the names of that place
+	Clients []FailedClient `json:"clients,omitempty"`       // the first clients that got these, at most 16
+}
+
+// Key returns the key of the problem.
+func (e *TimelineEntry) Key() Key { return Key{e.Reason, e.Where, e.Subject} }
+
+// HideClients removes what only clients with the token may see.
+func (s *Status) HideClients() {
+	for i := range s.Timeline {
+		s.Timeline[i].Clients = nil
+	}
+}
+
+// A FailedClient got SERVFAIL.
+type FailedClient struct {
+	Client string `json:"client"` // the pod, as namespace/name, else the address
+	Name   string `json:"name"`   // the first name, with a final dot
+}
+
 // Config describes the configuration in use and the latest reload.
 type Config struct {
 	Source   string    `json:"source"`             // one of configsource.Kinds
 	File     string    `json:"file"`               // path; empty: not in a file
 	Object   string    `json:"object,omitempty"`   // the ConfigMap, as namespace/name
 	KubeDNS  string    `json:"kubeDNS,omitempty"`  // folder of a kube-dns ConfigMap that is merged into it
-	Unread   *Problem  `json:"unread,omitempty"`   // why the source is unreadable now; nil: it is readable
+	Unread   *Unread   `json:"unread,omitempty"`   // why the source is unreadable now; nil: it is readable
 	LastGood *LastGood `json:"lastGood,omitempty"` // nil: not kept
 
 	Generation uint64 `json:"generation"`
@@ -59,6 +90,13 @@ type Config struct {
 	LastError  string `json:"lastError,omitempty"` // why the latest one was refused
 
 	NeedRestart []string `json:"needRestart,omitempty"` // changed keys that are not in use yet
+}
+
+// Unread says why the source of the configuration is unreadable.
+type Unread struct {
+	Where string `json:"where"`
+	What  string `json:"what"`
+	Hint  string `json:"hint"`
 }
 
 // LastGood describes the last good configuration.
@@ -78,7 +116,7 @@ func (c *Config) SetSource(st configsource.Status) {
 		c.Object = st.Name
 	}
 	if st.Problem != nil {
-		c.Unread = &Problem{Where: "config", What: st.Problem.Error(), Hint: st.Problem.Hint}
+		c.Unread = &Unread{Where: "config", What: st.Problem.Error(), Hint: st.Problem.Hint}
 	}
 	if st.LastGood != "" {
 		c.LastGood = &LastGood{Folder: st.LastGood, InUse: st.LastGoodInUse, LastError: st.SaveError}

@@ -22,14 +22,21 @@ func (u *Upstream) where() string {
 	if u.Zone == FallbackZone {
 		return "intercept.fallback"
 	}
-	return "forward " + u.Zone
+	return Forward(u.Zone)
 }
+
+// Forward returns where the problems of a route are.
+func Forward(zone string) string { return "forward " + zone }
+
+// CentralKey is where the problems of the central resolver are.
+const CentralKey = "cluster.central"
 
 // Server is one upstream server as this agent sees it.
 type Server struct {
 	Address     string            `json:"address"`
 	Name        string            `json:"name,omitempty"`       // name in its certificate; empty: its address
 	State       string            `json:"state"`                // an upstream.State
+	Cause       string            `json:"cause,omitempty"`      // an upstream.Cause: why it is not good; empty: it is, or it is looped
 	Last        bool              `json:"lastResort,omitempty"` // asked only while no other server is usable
 	Far         bool              `json:"far,omitempty"`        // in another topology zone
 	Requests    uint64            `json:"requests"`
@@ -80,6 +87,9 @@ func serverOf(server *upstream.ServerStats) Server {
 	}
 	if server.Sockets > 0 || server.Open > 0 || server.Opened > 0 {
 		s.Open = &Open{Sockets: server.Sockets, Connections: server.Open, Opened: server.Opened, Resumed: server.Resumed}
+	}
+	if state := server.State(); state != upstream.StateGood && state != upstream.StateLooped {
+		s.Cause = server.Cause.String()
 	}
 	s.Failures = counted[upstream.Cause](server.Failures[:])
 	return s
