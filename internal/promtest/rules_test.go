@@ -31,6 +31,9 @@ func TestAlertAnnotations(t *testing.T) {
 				t.Errorf("%s: %s is %q, want a sentence", a.Name, key, a.Annotations[key])
 			}
 		}
+		if !strings.HasPrefix(a.Annotations["description"], clusterPrefix) {
+			t.Errorf("%s: the description does not begin with the cluster: want %s", a.Name, clusterPrefix)
+		}
 		if !clusterWide(a.Name) && !regexp.MustCompile(`\$labels\.(node|instance)|label "node"`).MatchString(a.Annotations["description"]) {
 			t.Errorf("%s: the description does not name the node", a.Name)
 		}
@@ -40,6 +43,42 @@ func TestAlertAnnotations(t *testing.T) {
 // clusterWide reports alerts that are about no node.
 func clusterWide(alert string) bool {
 	return alert == "NodeCacheAbsent" || alert == "NodeCacheUpdateStuck"
+}
+
+// TestRulesByCluster asks every rule, and every query of a text, to keep the nodes of clusters apart that have the same names.
+func TestRulesByCluster(t *testing.T) {
+	t.Parallel()
+	rules, err := readRules(root)
+	assert.NoError(t, err)
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			for _, p := range mixed(r.Expr) {
+				t.Errorf("%s%s: %s", r.Name, r.Record, p)
+			}
+			for key, text := range r.Annotations {
+				for _, p := range mixed(text) {
+					t.Errorf("%s: %s: %s", r.Name, key, p)
+				}
+				for _, m := range regexp.MustCompile(`nodecache_[a-z_]+|\bup\b`).FindAllStringIndex(text, -1) {
+					if rest := text[m[1]:]; !strings.HasPrefix(rest, "{cluster=%q,") && !strings.HasSuffix(text[:m[0]], "and on (cluster, job, node) ") {
+						t.Errorf("%s: %s: asks for %s of every cluster", r.Name, key, text[m[0]:m[1]])
+					}
+				}
+			}
+		}
+	}
+}
+
+// mixed says where an expression puts series of several clusters together. "on ()" stands where clusters do not matter.
+func mixed(expr string) []string {
+	var list []string
+	for _, m := range regexp.MustCompile(`\b(sum|avg|min|max|count|group|by|on|without|ignoring)\s*\(([^)]*)\)`).FindAllStringSubmatch(expr, -1) {
+		names := strings.Split(strings.ReplaceAll(m[2], " ", ""), ",")
+		if !slices.Contains([]string{"by", "on"}, m[1]) || m[0] != "on ()" && !slices.Contains(names, "cluster") {
+			list = append(list, m[0]+" mixes clusters: "+expr)
+		}
+	}
+	return list
 }
 
 // TestRunbooks asks for a page for each alert, with its parts, and for no other pages.
