@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -224,6 +225,28 @@ func TestAlertValues(t *testing.T) {
 		if strings.Contains(text, part) != want {
 			t.Errorf("the objects have %q: %t, want %t", part, !want, want)
 		}
+	}
+}
+
+// TestClusterLabel gives the label another name, and looks for the old one where Prometheus and Grafana would read it as a label.
+func TestClusterLabel(t *testing.T) {
+	t.Parallel()
+	const other = "k8s_cluster_9"
+	text := func(args ...string) string { // objects, because lines of YAML break elsewhere
+		data, err := json.Marshal(objects(t, chart(t, append(args, "--set", "monitoring.enabled=true")...)))
+		must(t, err)
+		return string(data)
+	}
+	want, got := text(), text("--set", "monitoring.clusterLabel="+other)
+	if strings.ReplaceAll(got, other, "cluster") != want {
+		t.Error("more is different than the label")
+	}
+	label := regexp.MustCompile(`(?:[({]|, ?|[lL]abels\.)cluster[^\w:]`)
+	for _, m := range label.FindAllStringIndex(got, -1) {
+		t.Errorf("the old label is left: %s", got[max(0, m[0]-80):m[1]])
+	}
+	if have, n := strings.Count(got, other), len(label.FindAllString(want, -1)); n < 200 || have != n {
+		t.Errorf("%d labels are renamed, want all %d", have, n)
 	}
 }
 

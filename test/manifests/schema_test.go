@@ -130,6 +130,7 @@ func TestValuesRefused(t *testing.T) {
 		{"surge and gap", "updateStrategy.maxUnavailable=10%", []string{"updateStrategy: maxSurge 1 and maxUnavailable 10%: Kubernetes takes one of them"}},
 		{"no configuration", "config.agent=null", []string{"'/config'", "missing property 'agent'"}},
 		{"an alert that there is not", "monitoring.enabled=true,monitoring.alerts.NodeCacheSlo.enabled=false", []string{"monitoring.alerts.NodeCacheSlo: no alert has this name"}},
+		{"a label that Prometheus does not take", "monitoring.enabled=true,monitoring.clusterLabel=k8s-cluster", []string{"'/monitoring/clusterLabel'", "does not match pattern"}},
 		{"a threshold where there is none", "monitoring.enabled=true,monitoring.alerts.NodeCacheDown.threshold=1", []string{"monitoring.alerts.NodeCacheDown.threshold: this alert has no threshold"}},
 		{"no resources", "resources=null", []string{"missing property 'resources'"}},
 		{"no admin server of the resolver", "resolver.enabled=true,config.resolver.admin.address=", []string{"config.resolver.admin.address: empty"}},

@@ -161,6 +161,15 @@ node-cache.io/restart-keys: {{ toJson $keys | sha256sum }}
 {{- end }}
 
 {{/*
+The text of rules or a dashboard with another label in place of "cluster": in groupings, selectors, templates and Grafana's variable.
+*/}}
+{{- define "node-cache.clusterLabel" -}}
+{{- $label := index . 1 | default "cluster" -}}
+{{- $text := regexReplaceAll "([({])cluster([,)=!}])" (index . 0) (printf "${1}%s${2}" $label) -}}
+{{- regexReplaceAll "([lL]abels\\.|build_info, )cluster\\b" $text (printf "${1}%s" $label) -}}
+{{- end }}
+
+{{/*
 Refuses paths that the agents cannot write to, as all but the mounted folders is read-only, and those in the wrong folder:
 the admin socket is the pod's own, the others are for the next pod.
 */}}
