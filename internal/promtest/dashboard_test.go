@@ -32,8 +32,8 @@ type panelLayout struct {
 }
 
 // TestDashboard checks that each panel has a number and a title, that no two overlap, that their labels exist, and that they suit
-// many nodes and clusters: rows but the first are folded, a panel has ten series by node at most, and all clusters include series
-// without a label for one.
+// many nodes and clusters: rows but the first are folded, every query selects and groups by cluster and has a bound for its series, and
+// all clusters include series without a label for one.
 func TestDashboard(t *testing.T) {
 	t.Parallel()
 	var board struct {
@@ -41,6 +41,7 @@ func TestDashboard(t *testing.T) {
 		Templating struct {
 			List []struct {
 				Name    string `json:"name"`
+				Query   string `json:"query"`
 				All     string `json:"allValue"`
 				Current struct {
 					Value string `json:"value"`
@@ -49,11 +50,19 @@ func TestDashboard(t *testing.T) {
 		} `json:"templating"`
 	}
 	assert.NoError(t, json.Unmarshal([]byte(mustRead(t, filepath.Join(root, "daemonset", "monitoring", "dashboard.json"))), &board))
+	clusters := 0
 	for _, v := range board.Templating.List {
-		if v.Name == "cluster" && (v.All != ".*" || v.Current.Value != "$__all") {
-			t.Errorf("the variable cluster starts as %q, which is %q: want one that matches no label", v.Current.Value, v.All)
+		switch {
+		case v.Name == "cluster":
+			clusters++
+			if v.All != ".*" || v.Current.Value != "$__all" {
+				t.Errorf("the variable cluster starts as %q, which is %q: want one that matches no label", v.Current.Value, v.All)
+			}
+		case v.Name != "datasource" && !strings.Contains(v.Query, `{cluster=~"$cluster"`):
+			t.Errorf("the variable %s is not of the chosen cluster: %s", v.Name, v.Query)
 		}
 	}
+	assert.Equal(t, "variables for the cluster", 1, clusters)
 	checkPanels(t, board.Panels, mustFamilies(t), map[int]bool{})
 }
 
@@ -92,13 +101,34 @@ func checkPanels(t *testing.T, panels []panelLayout, known map[string]family, id
 			if perSecond(q) != perSecond(p.Targets[0]) {
 				t.Errorf("panel %s has numbers and numbers per second on one axis", p.Title)
 			}
-			if byNode := regexp.MustCompile(`\{\{(node|upstream)\}\}`).MatchString(q.Legend); byNode && !regexp.MustCompile(`^(top|bottom)k\(10, `).MatchString(q.Expr) {
-				t.Errorf("panel %s has a line for each node: %s", p.Title, q.Expr)
-			}
+			checkCluster(t, &p, &q)
 			if strings.Count(q.Expr, "{") != strings.Count(q.Expr, `{cluster=~"$cluster",job=~"$job"`) {
 				t.Errorf("panel %s is not of the chosen cluster and job: %s", p.Title, q.Expr)
 			}
 		}
+	}
+}
+
+// checkCluster asks a query to keep clusters apart. A heatmap has one set of buckets, and a table a column for each label.
+func checkCluster(t *testing.T, p *panelLayout, q *target) {
+	t.Helper()
+	if p.Type == "heatmap" {
+		return
+	}
+	for _, m := range mixed(q.Expr) {
+		t.Errorf("panel %s: %s", p.Title, m)
+	}
+	if p.Type == "table" {
+		return
+	}
+	if !strings.HasPrefix(q.Legend, "{{cluster}}") {
+		t.Errorf("panel %s: the legend %q does not begin with the cluster", p.Title, q.Legend)
+	}
+	// One cluster has at most 20 series by labels of closed sets.
+	bound := regexp.MustCompile(`^(top|bottom)k\((\d+), `).FindStringSubmatch(q.Expr)
+	byNode := regexp.MustCompile(`\{\{(node|upstream)\}\}`).MatchString(q.Legend)
+	if bound == nil || !slices.Contains([]string{"3", "10", "20"}, bound[2]) || byNode && bound[2] != "10" {
+		t.Errorf("panel %s has a line for each node or cluster: %s", p.Title, q.Expr)
 	}
 }
 
