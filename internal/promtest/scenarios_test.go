@@ -40,6 +40,13 @@ func TestAlertsFire(t *testing.T) {
 		for _, one := range s.all() {
 			tests = append(tests, one.tests(a)...)
 		}
+		if s.Text != "" { // a Prometheus that names its cluster to others only: its own series have no such label
+			e := s.expected(a, "")
+			e.Annotations["description"] = "Cluster north: " + s.Text
+			external := unitTest(a.Name+" with an external label", s.Fires, at(a, e))
+			external["external_labels"] = map[string]string{"cluster": "north"}
+			tests = append(tests, external)
+		}
 		return tests
 	})
 }
@@ -202,7 +209,7 @@ type expected struct {
 
 func minutes(d time.Duration) string { return strings.TrimSuffix(d.String(), "0s") }
 
-func unitTest(name string, series map[string]string, expect []expectation) any {
+func unitTest(name string, series map[string]string, expect []expectation) map[string]any {
 	var input []map[string]string
 	for _, key := range slices.Sorted(maps.Keys(series)) {
 		input = append(input, map[string]string{"series": key, "values": series[key]})
