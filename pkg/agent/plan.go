@@ -147,7 +147,7 @@ func queryLog(q config.QueryLog, log *slog.Logger) *resolve.QueryLog {
 	case config.QueriesErrors:
 		l.Errors = true
 	case config.QueriesSlow:
-		l.Slow = true
+		l.Slow = q.Slow
 	case config.QueriesSample:
 		l.Sample = q.Sample
 	default:

@@ -434,7 +434,8 @@ type Log struct {
 	Level slog.Level `yaml:"level" words:"debug,info,warn,error"`
 	// `json` or `text`.
 	Format string `yaml:"format" words:"json,text"`
-	// The queries to log: `off`, `errors`, `slow`, `sample=100` (one in a hundred) or `all`.
+	// The queries to log: `off`, `errors`, `slow` (a second or longer), `slow=500ms` (that long, 1ms to 1m),
+	// `sample=100` (one in a hundred) or `all`.
 	Queries QueryLog `yaml:"queries" format:"queryLog"`
 	// The dnstap collector of all DNS messages: `unix:///path` or `tcp://IP:PORT`. Empty: none.
 	Dnstap string `yaml:"dnstap" format:"collector"`

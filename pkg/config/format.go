@@ -553,18 +553,43 @@ func queryLogFormat() format {
 // maxSample bounds N of sample=N: with a larger N a busy node logs less than a line an hour.
 const maxSample = 1_000_000_000
 
+// The bounds of a threshold for slow queries.
+const (
+	minSlow = time.Millisecond
+	maxSlow = time.Minute // no query takes longer: limits.deadline has this bound
+)
+
 // parseQueryLog reads a query log.
 func parseQueryLog(text string) (QueryLog, *Problem) {
-	words := []string{QueriesOff, QueriesErrors, QueriesSlow, "sample=N", QueriesAll}
-	number, isSample := strings.CutPrefix(text, "sample=")
-	switch sample, err := strconv.Atoi(number); {
-	case !isSample && slices.Contains(words, text):
-		return QueryLog{Mode: text}, nil
-	case !isSample:
+	words := []string{QueriesOff, QueriesErrors, QueriesSlow, "slow=DURATION", "sample=N", QueriesAll}
+	mode, value, hasValue := strings.Cut(text, "=")
+	switch {
+	case hasValue && mode == QueriesSample:
+		return parseSample(value)
+	case hasValue && mode == QueriesSlow:
+		return parseSlow(value)
+	case hasValue || !slices.Contains(words, text):
 		return QueryLog{}, problem("not "+orList(words), didYouMean(text, words))
-	case err != nil || sample < 1 || sample > maxSample || !isDigits(number):
-		return QueryLog{}, problem(fmt.Sprintf("not a sample between 1 and %d", maxSample), "sample=100 logs one query in a hundred")
-	default:
-		return QueryLog{Mode: QueriesSample, Sample: sample}, nil
+	case text == QueriesSlow:
+		return QueryLog{Mode: QueriesSlow, Slow: DefaultSlow}, nil
 	}
+	return QueryLog{Mode: text}, nil
+}
+
+// parseSample reads N of sample=N.
+func parseSample(number string) (QueryLog, *Problem) {
+	sample, err := strconv.Atoi(number)
+	if err != nil || sample < 1 || sample > maxSample || !isDigits(number) {
+		return QueryLog{}, problem(fmt.Sprintf("not a sample between 1 and %d", maxSample), "sample=100 logs one query in a hundred")
+	}
+	return QueryLog{Mode: QueriesSample, Sample: sample}, nil
+}
+
+// parseSlow reads the threshold of slow=DURATION.
+func parseSlow(text string) (QueryLog, *Problem) {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < minSlow || d > maxSlow {
+		return QueryLog{}, problem("not a duration between 1ms and 1m", "slow=500ms logs queries that took 500 ms or longer")
+	}
+	return QueryLog{Mode: QueriesSlow, Slow: d}, nil
 }

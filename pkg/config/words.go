@@ -2,7 +2,10 @@
 
 package config
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Role says which program a configuration is for. It decides what an absent key means, and which values contradict the program.
 type Role string
@@ -107,7 +110,7 @@ const (
 const (
 	QueriesOff    = "off"    // no queries
 	QueriesErrors = "errors" // queries that failed
-	QueriesSlow   = "slow"   // queries that took long
+	QueriesSlow   = "slow"   // queries that took QueryLog.Slow or longer
 	QueriesSample = "sample" // one in QueryLog.Sample queries
 	QueriesAll    = "all"    // all queries
 )
@@ -115,13 +118,20 @@ const (
 // QueryLog says which queries are logged.
 type QueryLog struct {
 	Mode   string
-	Sample int // in mode QueriesSample: one query in this many is logged, 1..1000000000; else 0
+	Sample int           // in mode QueriesSample: one query in this many is logged, 1..1000000000; else 0
+	Slow   time.Duration // in mode QueriesSlow: queries that took this time or longer are logged, 1ms..1m; else 0
 }
+
+// DefaultSlow is the threshold of `slow` alone: a delay that people notice, before stub resolvers give up.
+const DefaultSlow = time.Second
 
 // String returns the spelling of q in a configuration.
 func (q QueryLog) String() string {
-	if q.Mode == QueriesSample {
+	switch {
+	case q.Mode == QueriesSample:
 		return fmt.Sprintf("sample=%d", q.Sample)
+	case q.Mode == QueriesSlow && q.Slow != DefaultSlow:
+		return "slow=" + formatDuration(q.Slow)
 	}
 	return q.Mode
 }

@@ -15,17 +15,14 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-// slowQuery is the duration from which a query counts as slow. Stub resolvers retry soon after it.
-const slowQuery = time.Second
-
 // A QueryLog logs the queries that it selects.
 type QueryLog struct {
 	Log    *slog.Logger
-	All    bool    // every query
-	Errors bool    // replies other than NOERROR and NXDOMAIN
-	Slow   bool    // replies that took a second or more
-	Sample int     // every n-th query; 0: none
-	Filter *Filter // restricts the selection above; nil: no restriction
+	All    bool          // every query
+	Errors bool          // replies other than NOERROR and NXDOMAIN
+	Slow   time.Duration // replies that took this long or longer; 0: none
+	Sample int           // every n-th query; 0: none
+	Filter *Filter       // restricts the selection above; nil: no restriction
 
 	TypeName func(uint16) string // returns the name of a query type; required
 
@@ -171,7 +168,7 @@ func (w *Watchers) all() []*QueryLog {
 func (l *QueryLog) selects(q *report) bool {
 	return (l.All ||
 		l.Errors && q.rcode != wire.RcodeSuccess && q.rcode != wire.RcodeNXDomain ||
-		l.Slow && q.took >= slowQuery ||
+		l.Slow > 0 && q.took >= l.Slow ||
 		l.Sample > 0 && l.count.Add(1)%uint64(l.Sample) == 0) &&
 		(l.Filter == nil || l.Filter.selects(q))
 }

@@ -30,7 +30,7 @@ func TestWatchers(t *testing.T) {
 	}
 	p := plan(t, u)
 	p.Watchers, p.Pods = new(resolve.Watchers), pods.NewIndex(time.Minute, nil)
-	p.QueryLog = &resolve.QueryLog{Slow: true}
+	p.QueryLog = &resolve.QueryLog{Slow: time.Second}
 	r := newResolver(t, p)
 	pod, other := newClient(r, false), newClient6(r)
 	p.Pods.Put(&pods.Pod{Namespace: "shop", Name: "web", Addrs: []netip.Addr{pod.from.Addr.Addr()}})

@@ -182,7 +182,7 @@ func TestQueryLog(t *testing.T) {
 	}{
 		{"all", &resolve.QueryLog{TypeName: typeName, All: true}, "www.test. www.test. bad.test. we\\032ird.test. www.test."},
 		{"errors", &resolve.QueryLog{TypeName: typeName, Errors: true}, "bad.test."},
-		{"slow", &resolve.QueryLog{TypeName: typeName, Slow: true}, ""},
+		{"slow", &resolve.QueryLog{TypeName: typeName, Slow: time.Millisecond}, ""},
 		{"every second", &resolve.QueryLog{TypeName: typeName, Sample: 2}, "www.test. we\\032ird.test."},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

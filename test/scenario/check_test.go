@@ -350,6 +350,14 @@ func (s *scenarioRun) given(args []string) error {
 	return number(int(got), args[1])
 }
 
+func (s *scenarioRun) logged(args []string) error {
+	s.wait()
+	total := strings.Count(s.log.String(), `"msg":"query"`)
+	got := total - s.logSeen
+	s.logSeen = total
+	return number(got, args[0])
+}
+
 func (s *scenarioRun) expectShed(args []string) error {
 	total := s.agent.Status().Queries.Shed
 	got := total - s.shed

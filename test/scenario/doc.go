@@ -68,6 +68,7 @@
 //	server ADDR STATE [LIMITATION...]       /status has this state of it, and these limitations
 //	given SOURCE N                          N replies came from the source since the last `given` of it
 //	shed N                                  N queries were shed since the last `shed`
+//	logged N                                the log has N more queries than at the last `logged`
 //
 // Events:
 //

@@ -3,7 +3,6 @@
 package scenario
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +21,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/agent"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/server"
@@ -65,7 +65,7 @@ type scenarioRun struct {
 
 	agent  *agent.Agent
 	worker server.Worker // of the script's queries, one at a time
-	log    *bytes.Buffer
+	log    *proctest.Output
 	stop   context.CancelFunc
 	ended  chan error
 
@@ -77,6 +77,7 @@ type scenarioRun struct {
 	queriesSeen     map[netip.AddrPort]map[string]int // by transport
 	repliesBySource map[string]uint64                 // when last looked at
 	shed            uint64                            // when last looked at
+	logSeen         int                               // queries in the log when last looked at
 }
 
 func newScenarioRun(t *testing.T, archive *txtar.Archive, dir string, wait func()) *scenarioRun {
@@ -114,13 +115,13 @@ func (s *scenarioRun) play(script string) {
 	}
 	s.end()
 	if s.t.Failed() {
-		s.t.Logf("log of the agent:\n%s", s.log)
+		s.t.Logf("log of the agent:\n%s", s.log.String())
 	}
 }
 
 // start runs an agent without sockets of its own.
 func (s *scenarioRun) start(cfg config.Config) {
-	s.log = &bytes.Buffer{}
+	s.log, s.logSeen = new(proctest.Output), 0
 	var err error
 	s.agent, err = agent.New(agent.Options{
 		Config: &cfg, Version: "scenario", Log: s.log, Dial: s.dial,
@@ -170,7 +171,7 @@ func (s *scenarioRun) command(name string, args []string) error {
 	commands := map[string]func([]string) error{
 		"upstream": s.upstream, "query": s.query, "ask": s.ask, "settle": s.settle, "packet": s.packet,
 		"expect": s.expect, "await": s.await, "within": s.within, "replies": s.replies, "rotates": s.rotates,
-		"asked": s.asked, "sent": s.sent, "server": s.server, "given": s.given, "shed": s.expectShed,
+		"asked": s.asked, "sent": s.sent, "server": s.server, "given": s.given, "shed": s.expectShed, "logged": s.logged,
 		"elapse": elapse, "reload": s.reload, "refused": s.refused, "restart": s.restart,
 	}
 	if run, ok := commands[name]; ok {
