@@ -26,11 +26,11 @@ hint: write its address with the name behind it, like tls://192.0.2.1#dns.exampl
 node-cache: FILE:2:48: forward[0].policy: "fatest": not fastest, sequential or random
 hint: did you mean "fastest"?
 node-cache: FILE:2:66: forward[0].tls.ca: CA: no such file or directory
-hint: name a file that this user can read
+hint: name a file that this user can read, or give --no-files if this machine is not the node
 node-cache: FILE:3:18: forward[1].to[0]: "https://dns.example": needs forward[1].bootstrap
 hint: list the addresses of the host there: no server could be asked for them
 node-cache: FILE:4:48: forward[2].tls.ca: CA: no such file or directory
-hint: name a file that this user can read
+hint: name a file that this user can read, or give --no-files if this machine is not the node
 `)
 	got := command("check", path)
 	var lines []string

@@ -66,9 +66,12 @@ Exit code 0: no check failed; 1: a check failed; 2: invalid command line.`,
 
 // run checks the node and prints the report.
 func (d *doctorFlags) run(cmd *cobra.Command) error {
+	if d.file == config.Stdin && slices.Contains(d.corefiles, config.Stdin) {
+		return &cli.UsageError{Err: errors.New("--config and --corefile: only one can be standard input")}
+	}
 	cfg, err := hostConfig(agentFiles()...), error(nil)
 	if d.file != "" {
-		cfg, err = config.Load(d.file, config.Agent)
+		cfg, err = config.LoadFrom(d.file, cmd.InOrStdin(), config.Agent)
 	}
 	if err != nil {
 		return err

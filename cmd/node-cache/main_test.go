@@ -33,6 +33,15 @@ func command(args ...string) result {
 	return result{code, stdout.String(), stderr.String()}
 }
 
+// commandWith is command with a standard input.
+func commandWith(stdin string, args ...string) result {
+	var stdout, stderr bytes.Buffer
+	root := rootCommand()
+	root.SetIn(strings.NewReader(stdin))
+	code := cli.Run(root, args, &stdout, &stderr, report)
+	return result{code, stdout.String(), stderr.String()}
+}
+
 // file writes a configuration file and gives its path.
 func file(t *testing.T, text string) string {
 	t.Helper()
@@ -57,7 +66,7 @@ func TestUsage(t *testing.T) {
 		{"check: another format", []string{"check", "-o", "xml", "a"}, `node-cache: --output "xml": not text or json`},
 		{"unknown flag", []string{"agent", "--colour"}, "node-cache: unknown flag: --colour"},
 		{"too many files", []string{"check", "a", "b"}, "node-cache: accepts at most 1 arg(s), received 2"},
-		{"nothing to check", []string{"check"}, "node-cache: check: missing FILE, or --print for the defaults"},
+		{"nothing to check", []string{"check"}, "node-cache: check: missing FILE; - is standard input, and --print alone shows the defaults"},
 		{"no name", []string{"query"}, "node-cache: accepts between 1 and 2 arg(s), received 0"},
 		{"a name that is none", []string{"query", "a..b"}, `node-cache: "a..b": not a domain name`},
 		{"a type that is none", []string{"query", "a.b", "BOGUS"}, `node-cache: "BOGUS": not a record type`},
@@ -90,6 +99,7 @@ func TestUsage(t *testing.T) {
 		{"convert: nothing to convert", []string{"convert"}, "node-cache: convert: give either FILE, or --from-cluster, which --kubeconfig is for"},
 		{"status: another format", []string{"status", "--output", "yaml"}, `node-cache: --output "yaml": not text or json`},
 		{"ready: an agent by name", []string{"ready", "--admin", "localhost"}, `node-cache: --admin "localhost": neither IP:PORT nor unix:/path`},
+		{"doctor: standard input twice", []string{"doctor", "--config", "-", "--corefile", "-"}, "node-cache: --config and --corefile: only one can be standard input"},
 		{"cleanup: no folder", []string{"cleanup", "--folder", ""}, "node-cache: --folder names no folder"},
 	} {
 		hint := "hint: `node-cache " + tt.args[0] + " --help` shows its arguments and flags\n"
@@ -114,7 +124,7 @@ func TestCheck(t *testing.T) {
 		plain := file(t, "etcd: {zones: [a.example], user: u, passwordFile: "+password+", endpoints: ["+endpoints+"]}\n")
 		want := result{cli.ExitOK, plain + ": ok\n", ""}
 		if warned != "" {
-			want.Stderr = "node-cache: " + plain + ": etcd.passwordFile: the network carries the password in plain text to " + warned + "\nhint: write https:// endpoints\n"
+			want.Stderr = "node-cache: " + plain + ":1:51: warning: etcd.passwordFile: the network carries the password in plain text to " + warned + "\nhint: write https:// endpoints\n"
 		}
 		same(t, endpoints, want, command("check", plain))
 	}
@@ -147,14 +157,34 @@ node-cache: FILE:3:1: foo: unknown key`, "FILE", bad)
 			t.Errorf("%s: got %q, want %q", name, got.Stderr, want)
 		}
 	}
+	own := "forward:\n- {zone: ., to: [192.0.2.1, '127.0.0.1:1053']}\n"
+	const warning = "standard input:2:29: warning: forward[0].to[1]: \"127.0.0.1:1053\": never asked: node-cache itself listens there"
+	same(t, "a warning", result{cli.ExitOK, "standard input: ok\n", "node-cache: " + warning + "\nhint: leave it out\n"}, commandWith(own, "check", "-"))
+	same(t, "no text", result{
+		cli.ExitFailed, "", "node-cache: standard input is empty\nhint: the command before the pipe may have failed; `kind: Config` stands for the built-in defaults\n",
+	}, commandWith("", "check", "-"))
+	missing := "forward: [{zone: ., to: [/none/resolv.conf]}]\n"
+	same(t, "a missing file", result{
+		cli.ExitFailed, "", "node-cache: standard input:1:26: forward[0].to[0]: \"/none/resolv.conf\": no such file or directory\n" +
+			"hint: name a file that this user can read, or give --no-files if this machine is not the node\n",
+	}, commandWith(missing, "check", "-"))
+	same(t, "a missing file that is not read", result{cli.ExitOK, "standard input: ok\n", ""}, commandWith(missing, "check", "--no-files", "-"))
+	var warned struct{ Problems, Warnings []config.Problem }
+	must(t, json.Unmarshal([]byte(commandWith(own, "check", "-o", "json", "-").Stdout), &warned))
+	if len(warned.Problems) != 0 || len(warned.Warnings) != 1 || warned.Warnings[0].Line != 2 {
+		t.Errorf("as JSON: %+v, want one warning", warned)
+	}
+	if got := commandWith("cache: {sise: 1}", "doctor", "--config", "-"); got.Code != cli.ExitFailed || !strings.HasPrefix(got.Stderr, "node-cache: standard input:1:9: cache.sise: unknown key\n") {
+		t.Errorf("doctor: %+v", got)
+	}
 	asJSON := command("check", "-o", "json", bad)
 	var report struct{ Problems []config.Problem }
 	if err := json.Unmarshal([]byte(asJSON.Stdout), &report); err != nil || asJSON.Code != cli.ExitFailed || asJSON.Stderr != "" || len(report.Problems) != 5 || report.Problems[0].Line != 1 {
 		t.Errorf("as JSON: %+v, %v", asJSON, err)
 	}
-	missing := command("check", filepath.Join(t.TempDir(), "none.yaml"))
-	if missing.Code != cli.ExitFailed || !strings.Contains(missing.Stderr, "no such file or directory\nhint: give the path of an existing file;") {
-		t.Errorf("a missing file: %+v", missing)
+	absent := command("check", filepath.Join(t.TempDir(), "none.yaml"))
+	if absent.Code != cli.ExitFailed || !strings.Contains(absent.Stderr, "no such file or directory\nhint: give the path of an existing file;") {
+		t.Errorf("no configuration file: %+v", absent)
 	}
 }
 
@@ -234,7 +264,7 @@ func TestAgentCannotStart(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, config, want string }{
 		{"an address of no interface", "listen: {addresses: [192.0.2.77], port: 5355}\n", "^node-cache: listening on udp 192\\.0\\.2\\.77:5355: .*cannot assign requested address\nhint: no interface of this host has the address"},
-		{"only itself as upstream", "listen: {port: 5356}\nforward: [{zone: \".\", to: [\"127.0.0.1:5356\"]}]\n", `^node-cache: forward\[0\]: zone "\." to \[127\.0\.0\.1:5356\]: no usable upstream\nhint: all upstreams of this zone are node-cache.s own addresses`},
+		{"only itself as upstream", "listen: {port: 5356}\nforward: [{zone: \".\", to: [\"127.0.0.1:5356\"]}]\n", `^node-cache: .*config\.yaml:2:27: forward\[0\]\.to: no usable upstream: all of them are addresses at which node-cache itself listens\nhint: name another server for "\."`},
 		{"a resolv.conf that is not there", "forward: [{zone: \".\", to: [/none/resolv.conf]}]\n", `^node-cache: forward\[0\]: zone "\." to .*/none/resolv\.conf.*no such file or directory\nhint: set a resolv\.conf`},
 	} {
 		got := command("agent", "--config", file(t, tt.config))

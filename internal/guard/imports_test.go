@@ -34,7 +34,7 @@ func leaves() []layer {
 		{folder: "pkg/names/zone", allow: []string{wire}},
 		{folder: "pkg/dnstap", allow: []string{wire, "github.com/farsightsec/golang-framestream", "google.golang.org/protobuf"}},
 		{folder: "pkg/pods", allow: []string{wire, "github.com/miekg/dns"}},
-		{folder: "pkg/config", allow: []string{modulePath + "/pkg/filewatch", modulePath + "/pkg/names/tsig", "go.yaml.in/yaml", "github.com/miekg/dns", "k8s.io/apimachinery/pkg/labels"}},
+		{folder: "pkg/config", allow: []string{listen, modulePath + "/pkg/filewatch", modulePath + "/pkg/names/tsig", "go.yaml.in/yaml", "github.com/miekg/dns", "k8s.io/apimachinery/pkg/labels"}},
 		{folder: "pkg/convert", allow: []string{modulePath + "/pkg/config", "github.com/coredns/caddy/caddyfile", "github.com/miekg/dns", "go.yaml.in/yaml"}},
 		{folder: "pkg/retry"},
 		{folder: "pkg/panics"},

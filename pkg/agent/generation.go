@@ -25,7 +25,6 @@ import (
 	"github.com/nodecache/node-cache/pkg/dnstap"
 	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/intercept/rules"
-	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/memory"
 	"github.com/nodecache/node-cache/pkg/names/etcd"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
@@ -122,9 +121,7 @@ func (b *builder) poolConfig(cfg *config.Config, zone []byte, label string) upst
 	own := cfg.Listen
 	return upstream.Config{
 		LoopDetector: b.loops, Zone: zone, Dial: b.dial, Mark: mark(cfg), Log: b.log.With("zone", label), Tap: &b.tapOn,
-		Self: func(addr netip.AddrPort) bool {
-			return addr.Port() == own.Port && listen.Receives(own.Addresses, addr.Addr())
-		},
+		Self: own.Receives,
 	}
 }
 

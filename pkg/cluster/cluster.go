@@ -72,7 +72,7 @@ type Maker struct {
 
 // New returns the cluster of cfg. It reuses the source of old and what that fills, and the central pool, if their keys are the same.
 func (m *Maker) New(cfg *config.Config, old *Cluster, oldConfig *config.Config) (*Cluster, error) {
-	if cfg.Cluster.Resolver == config.ResolverNone && !interceptNeedsService(cfg) && cfg.Pods.Identity == config.IdentityOff {
+	if isOff(cfg) {
 		return new(Cluster), nil
 	}
 	domains, setDomain, err := clusterDomains(cfg)

@@ -47,6 +47,37 @@ func sameCentral(a, b *config.Central) bool {
 	return a.Service == b.Service && slices.Equal(a.Addresses, b.Addresses) && a.Connections == b.Connections
 }
 
+// CheckFiles returns why a cluster of cfg would not start with the kubeconfig, or the folder of manifests, that cfg names, and the
+// key that names it. A service account is not checked.
+func CheckFiles(cfg *config.Config) (key, file string, err error) {
+	c := &cfg.Cluster
+	switch {
+	case isOff(cfg), !readsObjects(cfg):
+		return "", "", nil
+	case c.Manifests != "":
+		_, err = os.ReadDir(c.Manifests)
+		return "cluster.manifests", c.Manifests, err
+	case c.Kubeconfig != "":
+		if err = watch.CheckKubeconfig(c.Kubeconfig, c.Context); err != nil {
+			err = &hint.Error{Err: err, Hint: kubeconfigHint}
+		}
+		return "cluster.kubeconfig", c.Kubeconfig, err
+	}
+	return "", "", nil
+}
+
+// isOff reports whether nothing of the cluster is used.
+func isOff(cfg *config.Config) bool {
+	return cfg.Cluster.Resolver == config.ResolverNone && !interceptNeedsService(cfg) && cfg.Pods.Identity == config.IdentityOff
+}
+
+// readsObjects reports whether objects are read, from an API server or a folder.
+func readsObjects(cfg *config.Config) bool {
+	c, identity := &cfg.Cluster, cfg.Pods.Identity
+	return c.Resolver == config.ResolverLocal || c.Resolver == config.ResolverCentral && c.Invalidate || c.Central.Service != config.ServiceName{} ||
+		identity == config.IdentityAPI || identity == config.IdentityAuto
+}
+
 // makeSource sets c's source and the store that it fills, if they are needed.
 func (m *Maker) makeSource(c *Cluster, whole *config.Config) (err error) {
 	cfg, identity := &whole.Cluster, whole.Pods.Identity
@@ -64,7 +95,7 @@ func (m *Maker) makeSource(c *Cluster, whole *config.Config) (err error) {
 			return err
 		}
 		c.Pods = pods.NewIndex(cfg.StaleAfter, host)
-	case c.Events == nil && follow == nil:
+	case !readsObjects(whole):
 		return nil
 	}
 	slim := c.Store == nil
@@ -143,6 +174,8 @@ func interceptNeedsService(cfg *config.Config) bool {
 // maxLogged bounds the endpoints in one log line: a large service may change often.
 const maxLogged = 16
 
+const kubeconfigHint = "fix the kubeconfig; test it with `kubectl --kubeconfig FILE get services`"
+
 func sourceProblem(err error, kubeconfig string) error {
 	if err == nil {
 		return nil
@@ -152,7 +185,7 @@ func sourceProblem(err error, kubeconfig string) error {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
 		advice = "set a kubeconfig that this user can read, or run as a pod with a service account"
 	case kubeconfig != "":
-		advice = "fix the kubeconfig; test it with `kubectl --kubeconfig FILE get services`"
+		advice = kubeconfigHint
 	}
 	return &hint.Error{Err: fmt.Errorf("cluster: %w", err), Hint: advice}
 }

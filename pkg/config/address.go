@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/nodecache/node-cache/pkg/listen"
 )
 
 const dnsPort = 53
@@ -301,3 +303,82 @@ func parseNAT64(text string) (netip.Prefix, *Problem) {
 }
 
 func isDigits(text string) bool { return text != "" && strings.Trim(text, "0123456789") == "" }
+
+// Receives reports whether a query that this host sends to an address comes back to this process. No such address is used as an
+// upstream.
+func (l *Listen) Receives(addr netip.AddrPort) bool {
+	return addr.Port() == l.Port && listen.Receives(l.Addresses, addr.Addr())
+}
+
+// isOwn is [Listen.Receives], on another machine than the node only for addresses that are its own on every host.
+func isOwn(d *decoder, l *Listen, addr netip.AddrPort) bool {
+	if d.onNode {
+		return l.Receives(addr)
+	}
+	return addr.Port() == l.Port && listen.ReceivesAnywhere(l.Addresses, addr.Addr())
+}
+
+// checkOwn reports lists of servers without one that is not the process itself, and warns of own addresses in other lists.
+func checkOwn(d *decoder, c *Config) {
+	if !d.clean("listen") {
+		return
+	}
+	for i := range c.Forward {
+		checkOwnUpstreams(d, &c.Listen, &c.Forward[i], fmt.Sprintf("forward[%d]", i))
+	}
+	central := ownServers(d, &c.Listen, c.Cluster.Central.Addresses, "cluster.central.addresses")
+	switch {
+	case len(central) == 0:
+	case len(central) == len(c.Cluster.Central.Addresses) && c.Cluster.Resolver != ResolverNone:
+		d.check(true, "cluster.central.addresses", ownOnly, "set those of the central resolver")
+	default:
+		warnOwn(d, central)
+	}
+	warnOwn(d, ownServers(d, &c.Listen, c.Intercept.Fallback.Addresses, "intercept.fallback"))
+}
+
+// ownOnly is the problem of a list of servers that are all the process itself.
+const ownOnly = "no usable upstream: all of them are addresses at which node-cache itself listens"
+
+// An ownServer is an item of a list of servers that is the process itself.
+type ownServer struct{ path, text string }
+
+// warnOwn warns of servers that are not asked.
+func warnOwn(d *decoder, list []ownServer) {
+	for _, s := range list {
+		d.warn(s.path, quote(s.text)+": never asked: node-cache itself listens there", "leave it out")
+	}
+}
+
+// ownServers returns the servers of a list that are the process itself.
+func ownServers(d *decoder, l *Listen, servers []netip.AddrPort, path string) (own []ownServer) {
+	for i, s := range servers {
+		if isOwn(d, l, s) {
+			own = append(own, ownServer{fmt.Sprintf("%s[%d]", path, i), s.String()})
+		}
+	}
+	return own
+}
+
+// checkOwnUpstreams is checkOwn for a route. What a resolv.conf names is not known here.
+func checkOwnUpstreams(d *decoder, l *Listen, r *Route, path string) {
+	if !d.clean(path+".to", path+".bootstrap") {
+		return
+	}
+	own, others := []ownServer(nil), false
+	for i, t := range r.To {
+		one := Route{To: []Target{t}, Bootstrap: r.Bootstrap}
+		for _, u := range one.Upstreams() {
+			if u.Kind != ResolvConf && isOwn(d, l, u.Addr) {
+				own = append(own, ownServer{fmt.Sprintf("%s.to[%d]", path, i), u.String()})
+			} else {
+				others = true
+			}
+		}
+	}
+	if len(own) > 0 && !others {
+		d.check(true, path+".to", ownOnly, "name another server for "+quote(r.Zone))
+	} else {
+		warnOwn(d, own)
+	}
+}

@@ -28,7 +28,15 @@ const maxBytes = 1 << 20
 
 // decoder decodes one document, and collects its problems.
 type decoder struct {
+	role     Role
+	name     string                   // of the text, in errors; empty: it has none
+	folder   *string                  // where relative paths begin; nil: they stay relative
+	onNode   bool                     // this machine is the node: the files that the text names are read, and the addresses of this machine are known
+	checking bool                     // for `node-cache check`
+	files    func(*Config, *Findings) // reports what is wrong with the files that the text names; nil: nothing more is checked
+
 	problems []Problem
+	warnings []Problem             // what is valid, but hardly meant; at most maxProblems
 	more     int                   // number of problems beyond maxProblems, which are not listed
 	set      map[string]*yaml.Node // the node of each key's and each list item's value, by path; keys without a value are not in it
 	visits   int                   // nodes decoded so far, see maxVisits
@@ -56,12 +64,23 @@ func (d *decoder) addAt(n *yaml.Node, path, what, hint string) {
 
 // report reports a problem at the value of its path, or of the closest path around it that has one.
 func (d *decoder) report(path, what, hint string) {
-	at := path
-	for at != "" && d.set[at] == nil {
-		at = at[:max(0, strings.LastIndexAny(at, ".["))]
+	d.addAt(d.closest(path), path, what, hint)
+}
+
+// closest returns the node of a path, or of the closest path around it that has one. It is never nil.
+func (d *decoder) closest(path string) *yaml.Node {
+	for path != "" && d.set[path] == nil {
+		path = path[:max(0, strings.LastIndexAny(path, ".["))]
 	}
-	n := cmp.Or(d.set[at], &yaml.Node{})
-	d.addAt(n, path, what, hint)
+	return cmp.Or(d.set[path], &yaml.Node{})
+}
+
+// warn warns of a valid value, unless the value of its path or of another key is bad.
+func (d *decoder) warn(path, what, hint string, with ...string) {
+	if len(d.warnings) < maxProblems && d.clean(append(with, path)...) {
+		n := d.closest(path)
+		d.warnings = append(d.warnings, Problem{Line: n.Line, Column: n.Column, Path: path, What: what, Hint: hint})
+	}
 }
 
 // reject reports what is wrong with the value of a node.
@@ -75,20 +94,15 @@ func (d *decoder) rejectText(path, text string, p *Problem) {
 }
 
 // err returns the problems as an error, nil if there are none.
-func (d *decoder) err(path string) error {
+func (d *decoder) err() error {
 	if len(d.problems) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(d.problems, func(a, b Problem) int {
-		if a.Line == 0 || b.Line == 0 {
-			return cmp.Compare(b.Line, a.Line)
-		}
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-	})
+	sortProblems(d.problems)
 	if d.more > 0 {
 		d.problems = append(d.problems, Problem{What: fmt.Sprintf("%d more problems", d.more)})
 	}
-	return &Error{Path: path, Problems: d.problems}
+	return &Error{Path: d.name, Problems: d.problems}
 }
 
 // clean reports whether no problem is at or below any of the keys. A rule between keys is

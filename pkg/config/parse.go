@@ -3,13 +3,9 @@
 package config
 
 import (
-	"cmp"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -19,15 +15,12 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/nodecache/node-cache/pkg/filewatch"
-	"github.com/nodecache/node-cache/pkg/names/tsig"
 )
 
 // Parse reads the text of a configuration. The error is an [*Error] with every
 // problem of it. Paths that are relative in the text stay so.
 func Parse(data []byte, role Role) (Config, error) {
-	return parseFile("", data, role)
+	return newDecoder(role).parse(data)
 }
 
 // Load reads the configuration in a file. Relative paths in it begin at its
@@ -38,16 +31,14 @@ func Load(path string, role Role) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
-	return parseFile(path, data, role)
+	return ParseAs(path, filepath.Dir(path), data, role)
 }
 
 // ParseAs is Load for a text that is in no file: name stands for the path in errors, and relative paths begin at folder.
 func ParseAs(name, folder string, data []byte, role Role) (Config, error) {
-	c, err := parseFile(filepath.Join(folder, "-"), data, role)
-	if bad := (*Error)(nil); errors.As(err, &bad) {
-		bad.Path = name
-	}
-	return c, err
+	d := newDecoder(role)
+	d.name, d.folder, d.onNode = name, &folder, true
+	return d.parse(data)
 }
 
 // ParseZone returns a zone as a [Route] has it. The error is an [*Error] with one problem, of no path.
@@ -76,25 +67,32 @@ func textError(text string, p *Problem) error {
 	return &Error{Problems: []Problem{{What: quote(text) + ": " + p.What, Hint: p.Hint}}}
 }
 
-// parseFile is Parse, with the path of the file for the error.
-func parseFile(path string, data []byte, role Role) (Config, error) {
-	d := &decoder{set: map[string]*yaml.Node{}}
-	doc := document{Config: Default(role)}
+// newDecoder returns the decoder of [Parse].
+func newDecoder(role Role) *decoder { return &decoder{role: role, set: map[string]*yaml.Node{}} }
+
+// parse reads the text of a configuration.
+func (d *decoder) parse(data []byte) (Config, error) {
+	doc := document{Config: Default(d.role)}
 	c := &doc.Config
 	if root, ok := d.readDocument(data); ok {
 		if root != nil && !isNull(root) {
 			d.decode("", root, reflect.ValueOf(&doc).Elem(), &field{})
 		}
 		c.inherit(d)
-		checkRules(d, c, role)
-		if path != "" {
-			if err := resolveLocations(c, path); err != nil {
+		checkRules(d, c)
+		if d.folder != nil {
+			if err := resolveLocations(c, *d.folder); err != nil {
 				return Config{}, err
 			}
+		}
+		if d.onNode {
 			checkFiles(d, c)
 		}
+		if d.files != nil {
+			d.files(c, &Findings{d})
+		}
 	}
-	if err := d.err(path); err != nil {
+	if err := d.err(); err != nil {
 		return Config{}, err
 	}
 	return *c, nil
@@ -134,7 +132,7 @@ func (c *Config) inherit(d *decoder) {
 }
 
 // checkRules reports values that are right by themselves and contradict each other.
-func checkRules(d *decoder, c *Config, role Role) {
+func checkRules(d *decoder, c *Config) {
 	checkListen(d, c.Listen.Addresses)
 	checkRoutes(d, c)
 	checkOrder(d, "cache.minTTL", "cache.maxTTL", c.Cache.MinTTL, c.Cache.MaxTTL, formatDuration)
@@ -155,7 +153,7 @@ func checkRules(d *decoder, c *Config, role Role) {
 	if cluster := &c.Cluster; len(cluster.Domains)+len(cluster.Fallthrough)+len(cluster.Federations)+len(cluster.ClusterSet) > 0 || d.isSet("cluster.external") {
 		checkNames(d, c)
 	}
-	if role == Resolver {
+	if d.role == Resolver {
 		checkResolver(d, &c.Cluster)
 		checkNoNode(d, c)
 	} else {
@@ -167,6 +165,10 @@ func checkRules(d *decoder, c *Config, role Role) {
 		checkNode(d, c)
 	}
 	checkClusterRoute(d, c)
+	checkOwn(d, c)
+	if d.checking {
+		checkEffects(d, c)
+	}
 }
 
 // checkOrder reports a key that must not be larger than another.
@@ -492,74 +494,26 @@ func checkFallback(d *decoder, c *Config) {
 	}
 }
 
-// maxCertificates bounds a file of certificates, in bytes. The CA bundle of a usual system is a quarter as large.
-const maxCertificates = 1 << 20
-
 // checkFiles reports the files that c names and that are not what they should be.
 func checkFiles(d *decoder, c *Config) {
 	for i, route := range c.Forward {
-		checkCertificates(d, fmt.Sprintf("forward[%d].tls.ca", i), route.CA)
-	}
-	checkCertificates(d, "etcd.tls.ca", c.Etcd.CA)
-	if keys := c.Cluster.TransferKeys; keys != "" && d.clean("cluster.transferKeys") {
-		if _, err := tsig.Read(keys); err != nil {
-			p := fileProblem(err)
-			p.Hint = cmp.Or(p.Hint, "tsig-keygen(8) writes such a file")
-			d.rejectText("cluster.transferKeys", keys, p)
+		if route.CA != "" {
+			checkCertificates(d, fmt.Sprintf("forward[%d].tls.ca", i), route.CA)
 		}
+	}
+	if c.Etcd.CA != "" {
+		checkCertificates(d, "etcd.tls.ca", c.Etcd.CA)
+	}
+	if c.Cluster.TransferKeys != "" {
+		checkTransferKeys(d, c.Cluster.TransferKeys)
 	}
 	if c.Cluster.Context != "" {
 		checkContext(d, &c.Cluster)
 	}
 }
 
-// checkCertificates reports a file without certificates. An empty path names no file.
-func checkCertificates(d *decoder, key, path string) {
-	if path == "" || !d.clean(key) {
-		return
-	}
-	if p := certificatesProblem(path); p != nil {
-		d.rejectText(key, path, p)
-	}
-}
-
-// fileProblem says why a file is not read.
-func fileProblem(err error) *Problem {
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
-		err = e.Err // without the path
-	}
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-		return problem(err.Error(), "name a file that this user can read")
-	}
-	return problem(err.Error(), "")
-}
-
-// certificatesProblem says why a path is not a file of certificates; nil: it is one.
-func certificatesProblem(path string) *Problem {
-	rest, err := filewatch.ReadFile(path, maxCertificates)
-	if err != nil {
-		return fileProblem(err)
-	}
-	for n := 0; ; {
-		var block *pem.Block
-		block, rest = pem.Decode(rest)
-		switch {
-		case block == nil && n == 0:
-			return problem("no certificate in it", "it begins with -----BEGIN CERTIFICATE-----")
-		case block == nil:
-			return nil
-		case block.Type != "CERTIFICATE":
-			continue
-		}
-		n++
-		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-			return problem(fmt.Sprintf("certificate %d: %v", n, err), "")
-		}
-	}
-}
-
-// resolveLocations makes the relative paths in c absolute: they begin at the folder of the configuration file.
-func resolveLocations(c *Config, file string) error {
+// resolveLocations makes the relative paths in c absolute: they begin at the folder.
+func resolveLocations(c *Config, folder string) error {
 	paths := make([]*string, 0, 4+len(c.Forward)+len(c.Hosts.Files))
 	paths = append(paths, &c.Cluster.Kubeconfig, &c.Cluster.Manifests, &c.Cluster.TransferKeys, &c.Snapshot.Folder)
 	for i := range c.Hosts.Files {
@@ -575,7 +529,7 @@ func resolveLocations(c *Config, file string) error {
 		if *p == "" || filepath.IsAbs(*p) {
 			continue
 		}
-		abs, err := filepath.Abs(filepath.Join(filepath.Dir(file), *p))
+		abs, err := filepath.Abs(filepath.Join(folder, *p))
 		if err != nil {
 			return fmt.Errorf("resolving %s: %w", *p, err)
 		}

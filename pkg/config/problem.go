@@ -3,7 +3,9 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -26,6 +28,16 @@ type Problem struct {
 // maxProblems bounds a report: a file of another kind may have a problem in each line.
 const maxProblems = 100
 
+// sortProblems sorts problems in the order of the text, those without a line last.
+func sortProblems(list []Problem) {
+	slices.SortStableFunc(list, func(a, b Problem) int {
+		if a.Line == 0 || b.Line == 0 {
+			return cmp.Compare(b.Line, a.Line)
+		}
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+}
+
 // Error lists the problems, one on a line, each with its hint on the next line, indented.
 func (e *Error) Error() string {
 	var b strings.Builder
@@ -43,17 +55,22 @@ func (e *Error) Error() string {
 
 // Describe returns a problem on one line, with its place in the file as compilers write it, without its hint.
 func (e *Error) Describe(p Problem) string {
-	place := e.Path
-	switch {
-	case p.Line > 0 && e.Path != "":
-		place += fmt.Sprintf(":%d:%d", p.Line, p.Column)
-	case p.Line > 0:
-		place = fmt.Sprintf("line %d:%d", p.Line, p.Column)
-	}
+	place := p.Place(e.Path)
 	if place != "" {
 		place += ": "
 	}
 	return place + p.String()
+}
+
+// Place returns where a problem is in a file, as compilers write it. The name of the file may be empty.
+func (p Problem) Place(file string) string {
+	switch {
+	case p.Line > 0 && file != "":
+		return fmt.Sprintf("%s:%d:%d", file, p.Line, p.Column)
+	case p.Line > 0:
+		return fmt.Sprintf("line %d:%d", p.Line, p.Column)
+	}
+	return file
 }
 
 // String returns the key of a problem, where it has one, and what is wrong.

@@ -58,7 +58,14 @@ func Reachable(addr netip.Addr) netip.Addr {
 
 // Receives reports whether a query that this host sends to an address reaches a listener at one of listen, on the same port. A
 // listener at [::] receives IPv4 too.
-func Receives(listen []netip.Addr, to netip.Addr) bool {
+func Receives(listen []netip.Addr, to netip.Addr) bool { return receives(listen, to, hostAddrs) }
+
+// ReceivesAnywhere is Receives for every host: it is false for an address that only some hosts have.
+func ReceivesAnywhere(listen []netip.Addr, to netip.Addr) bool {
+	return receives(listen, to, func() []netip.Addr { return nil })
+}
+
+func receives(listen []netip.Addr, to netip.Addr, hostAddrs func() []netip.Addr) bool {
 	to = Reachable(to) // resolv.conf(5) files contain unspecified addresses
 	return slices.ContainsFunc(listen, func(own netip.Addr) bool {
 		return own == to || own.IsUnspecified() && (own.Is6() || to.Is4()) && (to.IsLoopback() || slices.Contains(hostAddrs(), to.WithZone("")))

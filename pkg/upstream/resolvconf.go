@@ -45,6 +45,17 @@ func (f *source) targets() []Target {
 	return list
 }
 
+// ReadResolvConf returns the servers that a pool asks for the resolv.conf at a path, and those that it does not ask, each with the
+// reason. self is that of [Config].
+func ReadResolvConf(path string, self func(netip.AddrPort) bool) (servers []netip.AddrPort, excluded []Excluded, err error) {
+	f := &source{common: newCommon(Config{Self: self}), target: Target{ResolvConf: path}}
+	text, err := f.read()
+	if err == nil {
+		servers, excluded = f.sortServers(text)
+	}
+	return servers, excluded, err
+}
+
 // load reads the file for the first time. A file without servers is no error.
 func (f *source) load() (err error) {
 	if f.text, err = f.read(); err == nil {
@@ -93,23 +104,37 @@ func (f *source) read() ([]byte, error) {
 
 // usableServers returns the servers in text that can be asked, and logs the others.
 func (f *source) usableServers(ctx context.Context, text []byte) []netip.AddrPort {
-	var list []netip.AddrPort
+	list, excluded := f.sortServers(text)
+	for _, e := range excluded {
+		f.Log.WarnContext(ctx, "nameserver excluded", "reason", e.Reason, "path", f.target.ResolvConf, "upstream", e.Server)
+	}
+	return list
+}
+
+// An Excluded is a nameserver of a resolv.conf that is not asked.
+type Excluded struct {
+	Server string // as the file has it, or with its port
+	Reason string
+}
+
+// sortServers returns the servers in text that can be asked, and the others.
+func (f *source) sortServers(text []byte) (list []netip.AddrPort, excluded []Excluded) {
 	for _, s := range nameservers(text) {
 		ip, err := netip.ParseAddr(s)
 		addr := netip.AddrPortFrom(ip.Unmap(), 53)
 		switch {
 		case err != nil:
-			f.Log.WarnContext(ctx, "nameserver excluded", "reason", "not an address", "path", f.target.ResolvConf, "upstream", s)
+			excluded = append(excluded, Excluded{s, "not an address"})
 		case slices.Contains(list, addr):
 		case f.Self(addr):
-			f.Log.WarnContext(ctx, "nameserver excluded", "reason", "own address", "path", f.target.ResolvConf, "upstream", addr)
+			excluded = append(excluded, Excluded{addr.String(), "own address"})
 		case len(list) == maxNameservers:
-			f.Log.WarnContext(ctx, "nameserver excluded", "reason", "too many", "path", f.target.ResolvConf, "upstream", addr)
+			excluded = append(excluded, Excluded{addr.String(), "too many"})
 		default:
 			list = append(list, addr)
 		}
 	}
-	return list
+	return list, excluded
 }
 
 // nameservers returns the arguments of "nameserver", valid or not.

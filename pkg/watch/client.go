@@ -65,6 +65,12 @@ func newClients(kubeconfig, kubeContext, userAgent string, maxList int64, import
 	return c, nil
 }
 
+// CheckKubeconfig returns why [New] would not start with a kubeconfig and the name of a context in it, which may be empty.
+func CheckKubeconfig(path, kubeContext string) error {
+	_, err := newClients(path, kubeContext, "", 0, false, new(connTracker))
+	return err
+}
+
 // boundedClient returns an HTTP client that counts its requests in count. It bounds a list to maxList bytes, and also bounds the
 // headers and the bodies of error responses.
 func boundedClient(cfg *rest.Config, maxList int64, count *atomic.Uint64) (*http.Client, error) {

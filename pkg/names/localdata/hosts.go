@@ -107,6 +107,9 @@ func (h *Hosts) String() string { return "hosts files" }
 // maxFileSize bounds the bytes read of one file. The longest public lists are shorter.
 const maxFileSize = 32 << 20
 
+// ReadHosts returns the text of a hosts file.
+func ReadHosts(path string) ([]byte, error) { return filewatch.ReadFile(path, maxFileSize) }
+
 // A hostsFile is one file in the format of hosts(5) and its last content.
 type hostsFile struct {
 	FileStats // state at the last check
@@ -139,7 +142,7 @@ func (f *hostsFile) reload(force bool) bool {
 		return false
 	}
 	f.lastInfo, f.changes = info, 0
-	text, err := filewatch.ReadFile(f.Path, maxFileSize)
+	text, err := ReadHosts(f.Path)
 	if err != nil {
 		f.LastError = err.Error()
 		return false

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/nodecache/node-cache/pkg/cluster"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/filewatch"
+	"github.com/nodecache/node-cache/pkg/names/localdata"
+	"github.com/nodecache/node-cache/pkg/upstream"
+)
+
+var errNoNameserver = errors.New("names no server that can be asked")
+
+// CheckFiles reports what is wrong with the files that a configuration names, for `node-cache check`: what the agent would refuse
+// at its start, and what it would log. [config.Check] itself reads the files that each reload reads again.
+func CheckFiles(c *config.Config, found *config.Findings) {
+	for i, route := range c.Forward {
+		for j, to := range route.To {
+			if to.Kind == config.ResolvConf {
+				checkResolvConf(fmt.Sprintf("forward[%d].to[%d]", i, j), to.Path, &c.Listen, found)
+			}
+		}
+	}
+	if key, file, err := cluster.CheckFiles(c); err != nil {
+		found.Refuse(key, file, err, "cluster.context")
+	}
+	for i, file := range c.Hosts.Files {
+		if _, err := localdata.ReadHosts(file); err != nil {
+			found.Warn(fmt.Sprintf("hosts.files[%d]", i), file, err)
+		}
+	}
+	for key, file := range map[string]string{"etcd.tls.cert": c.Etcd.Cert, "etcd.tls.key": c.Etcd.Key, "etcd.passwordFile": c.Etcd.PasswordFile} {
+		if file == "" {
+			continue
+		}
+		if _, err := filewatch.ReadFile(file, maxSecret); err != nil {
+			found.Warn(key, file, err)
+		}
+	}
+}
+
+// maxSecret bounds a certificate, a key or a password of etcd, in bytes.
+const maxSecret = 1 << 20
+
+// checkResolvConf checks a resolv.conf. The agent starts if it names no server, but not if it cannot be read.
+func checkResolvConf(key, file string, own *config.Listen, found *config.Findings) {
+	servers, excluded, err := upstream.ReadResolvConf(file, own.Receives)
+	switch {
+	case err != nil:
+		found.Refuse(key, file, err)
+	case len(servers) == 0:
+		found.Warn(key, file, errNoNameserver)
+	}
+	for _, e := range excluded {
+		found.Warn(key, file, fmt.Errorf("nameserver %s is not asked: %s", e.Server, e.Reason))
+	}
+}
