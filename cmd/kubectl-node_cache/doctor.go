@@ -19,9 +19,11 @@ func doctorCommand(c *cluster) *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor NODE",
 		Short: "Check how a node's DNS queries reach its agent",
-		Long: `Check how a node's DNS queries reach its agent: run ` + "`node-cache doctor`" + ` in the agent's pod.
+		Long: `Check how a node's DNS queries reach its agent: run "node-cache doctor" in the agent's pod
+on NODE. "kubectl node-cache status" lists the nodes.
 
-Exit code 0: no check failed; otherwise that of doctor, 1: a check failed.`,
+Exit code 0: no check failed; 1: a check failed, or doctor did not run; 2: invalid command
+line.`,
 		Args: cli.UsageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := c.oneNode(cmd.Context(), args[0])

@@ -18,10 +18,11 @@ func flushCommand(c *cluster) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "flush NAME | --zone ZONE",
 		Short: "Remove a name or a zone from the cache of every node",
-		Long: `Remove the entries of a name, or of a zone with every name below it, from the cache of
-every node. The next query for a removed name goes to its upstream.
+		Long: `Remove the cache entries of NAME, or of ZONE and all names below it, on every node. The
+next query for a removed name goes to its upstream.
 
-Exit code 0: every agent did it; 1: one did not.`,
+Exit code 0: every agent did it; 1: one did not, and still has the entries; 2: invalid
+command line.`,
 		Args: cli.UsageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			what, err := flushArguments(args, zone, cmd.Flags().Changed("zone"))

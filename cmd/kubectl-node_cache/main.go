@@ -40,16 +40,16 @@ func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:         "kubectl-node_cache",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl node-cache"},
-		Short:       "Show and flush the node-cache agents of all nodes",
-		Long: `Show and flush the node-cache agents of all nodes. The commands run the agent's own
-program in its pod. You need the permissions to get DaemonSets, to list pods, and to get
-and create pods/exec in the namespace of the agents.
+		Short:       "Show the node-cache agents of all nodes, and flush their caches",
+		Long: `Show the node-cache agents of all nodes, and flush their caches. Each command runs
+/node-cache in the agents' pods, as "kubectl exec" does. You need these permissions in the
+namespace of the agents: get daemonsets, list pods, get and create pods/exec.
 
 Exit code 0: every agent did it; 1: one did not, or an error; 2: invalid command line.`,
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "the kubeconfig `FILE`; default: KUBECONFIG, or ~/.kube/config")
-	flags.StringVar(&c.context, "context", "", "the `CONTEXT` of the kubeconfig; default: its current one")
-	flags.StringVarP(&c.namespace, "namespace", "n", "kube-system", "the `NAMESPACE` of the agents")
+	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig `FILE`; default: the variable KUBECONFIG, or ~/.kube/config")
+	flags.StringVar(&c.context, "context", "", "`CONTEXT` in the kubeconfig; default: the current one")
+	flags.StringVarP(&c.namespace, "namespace", "n", "kube-system", "`NAMESPACE` of the agents")
 	return cli.Root(root, version, statusCommand(c), topCommand(c), doctorCommand(c), flushCommand(c), waitCommand(c))
 }

@@ -51,11 +51,12 @@ func statusCommand(c *cluster) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "status [-o json]",
-		Short: "Show the agent of every node",
-		Long: `Show the agent of every node: its version, whether it is ready, its hit ratio, the leases
-that it holds, and its first problem. With -o json: the whole status of each.
+		Short: "Show the status of every agent",
+		Long: `Show the status of every agent, a line for each node: its version, whether it is ready,
+its hit ratio, the leases that it holds (without one the node's queries go to the
+fallback), and its first problem. With -o json: the page /status of each.
 
-Exit code 0: every agent answered, in any state; 1: one did not.`,
+Exit code 0: every agent answered, in any state; 1: one did not; 2: invalid command line.`,
 		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			nodes, missing, err := c.nodes(cmd.Context())

@@ -26,12 +26,14 @@ func topCommand(c *cluster) *cobra.Command {
 	var flags cli.TopFlags
 	var output string
 	cmd := &cobra.Command{
-		Use:   "top [--by pod|workload|namespace|name] [--sort COLUMN] [--interval TIME] [-o json]",
-		Short: "Show which pods of the cluster ask how much",
-		Long: `Show which pods of the cluster ask how much: the columns of ` + "`node-cache top`" + `, summed
-over all nodes, for one interval. The agents need pods.identity.
+		Use:   "top [flags]",
+		Short: "Show which pods of the cluster send the most queries",
+		Long: `Show which pods of the cluster send the most queries, as rates over --interval, from all
+nodes. The columns are those of "node-cache top". The agents need pods.identity in their
+configuration.
 
-Exit code 0: every agent answered; 1: one did not, and its pods are missing.`,
+Exit code 0: every agent answered; 1: one did not, and its pods are missing; 2: invalid
+command line.`,
 		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := flags.Check(); err != nil {

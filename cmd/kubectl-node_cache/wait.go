@@ -22,10 +22,11 @@ func waitCommand(c *cluster) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait [--timeout TIME]",
 		Short: "Wait until every node has a ready agent of the current revision",
-		Long: `Wait until every node that the DaemonSet selects has a ready agent of its current
-revision, and print each change.
+		Long: `Wait until every node that the DaemonSet selects has a ready agent of the DaemonSet's
+current revision, such as after an upgrade. Each change is a line.
 
-Exit code 0: every node has one; 1: not within the timeout, or an error.`,
+Exit code 0: every node has one; 1: not within --timeout, or an error; 2: invalid command
+line.`,
 		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
@@ -33,7 +34,7 @@ Exit code 0: every node has one; 1: not within the timeout, or an error.`,
 			return wait(ctx, c, cmd, timeout)
 		},
 	}
-	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "the longest `TIME` to wait")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "the longest `TIME` to wait, such as 10m")
 	return cmd
 }
 

@@ -42,7 +42,7 @@ const pageTimeout = 40 * time.Second
 const adminVariable = "NODE_CACHE_ADMIN"
 
 // adminUsage is the help text of --admin.
-const adminUsage = "the agent's admin server, unix:/path or for status and ready also `IP:PORT`; default: " + adminVariable + ", or that of the agent on this host"
+const adminUsage = "`ADDRESS` of the agent's admin server: unix:/path, or IP:PORT for status and ready; default: the variable " + adminVariable + ", or the agent on this host"
 
 // agentFiles returns the paths at which the agents of daemonset/ have their configuration: the last good configuration,
 // whose path is the same on the node, and the mounted ConfigMap.
@@ -195,10 +195,11 @@ func statusCommand() *cobra.Command {
 	flags := &adminFlags{}
 	cmd := &cobra.Command{
 		Use:   "status [--output text|json]",
-		Short: "Show the status of an agent",
-		Long: `Show the status of an agent, problems first. It is the agent's page /status.
+		Short: "Show the status of an agent, problems first",
+		Long: `Show the status of an agent, problems first, each with a hint. It is the page /status of
+the agent's admin server.
 
-Exit code 0: the agent responded, in any state; 1: it did not.`,
+Exit code 0: the agent responded, in any state; 1: it did not; 2: invalid command line.`,
 		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			page, err := flags.page(cmd.Context(), http.MethodGet, "/status", url.Values{"format": {flags.output}})
@@ -216,12 +217,12 @@ func pageCommand() *cobra.Command {
 	flags := &adminFlags{}
 	cmd := &cobra.Command{
 		Use:   "page [--output text|json]",
-		Short: "Print the address of the agent's page for browsers",
-		Long: `Print the address of the agent's page for browsers, with the token that shows pods and
-queries there. The token is valid until this agent ends. The command uses the agent's
-unix socket, admin.socket.
+		Short: "Print the URL of the agent's web page",
+		Long: `Print the URL of the agent's web page, to be opened in a browser. It has a token, with
+which the page also shows the names that pods ask for. The token is valid until this
+agent ends. The agent must have the unix socket that admin.socket names.
 
-Exit code 0: the address is printed; 1: an error.`,
+Exit code 0: the URL is printed; 1: an error; 2: invalid command line.`,
 		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var page struct{ URL string }
@@ -237,14 +238,16 @@ func readyCommand() *cobra.Command {
 	var timeout time.Duration
 	var live bool
 	cmd := &cobra.Command{
-		Use:   "ready [--live] [-o json] [--admin IP:PORT|unix:/path]",
-		Short: "Report whether an agent is ready",
-		Long: `Report whether an agent is ready, as its page /readyz does, or with --live whether it
-needs no restart, as its page /livez does. The command uses the agent's admin server.
-While one agent takes over from another, both share the address: use the unix socket to
-ask one of them.
+		Use:   "ready [flags]",
+		Short: "Report whether an agent is ready, for probes and scripts",
+		Long: `Report whether an agent is ready: whether it answers queries as configured, like its page
+/readyz. With --live: whether it works at all, so that no restart is needed, like /livez.
 
-Exit code 0: ready; 1: not ready or no response, with the reason.`,
+While a new agent takes over from an old one, both answer at IP:PORT. Ask the unix socket
+of one of them then.
+
+Exit code 0: it is; 1: it is not, or does not respond, with the reason; 2: invalid command
+line.`,
 		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := newAdminClient(flags.admin)
@@ -274,7 +277,7 @@ Exit code 0: ready; 1: not ready or no response, with the reason.`,
 		},
 	}
 	flags.add(cmd)
-	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Second, "timeout")
-	cmd.Flags().BoolVar(&live, "live", false, "report whether the agent needs no restart, instead of whether it is ready")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Second, "the longest `TIME` to wait for the response, such as 500ms")
+	cmd.Flags().BoolVar(&live, "live", false, "report whether the agent works at all, instead of whether it is ready")
 	return cmd
 }

@@ -23,8 +23,8 @@ func cacheCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cache get|top|flush",
 		Short: "Show or flush the cache of the agent on this host",
-		Long: `Show or flush the cache of the agent on this host. The command uses the agent's
-unix socket, admin.socket.`,
+		Long: `Show or flush the cache of the agent on this host. The agent must have the unix socket
+that admin.socket in its configuration names.`,
 		Args: cli.UnknownCommand,
 		RunE: func(*cobra.Command, []string) error {
 			return &cli.UsageError{Err: fmt.Errorf("cache: missing subcommand: get, top, or flush")}
@@ -39,11 +39,12 @@ func cacheGetCommand(flags *adminFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "get NAME [TYPE]",
 		Short: "Show the cache entries of a name",
-		Long: `Show the cache entries of a name: for each type its state, age, remaining TTL, hits,
-and records. An entry of type * is an NXDOMAIN: the name does not exist. The last line
-has the types that the kernel answers, from the cache or the cluster's zone.
+		Long: `Show the cache entries of a name, of one type such as AAAA or of all: the state, age,
+remaining TTL, hits and records of each. Type * stands for an NXDOMAIN: the name does not
+exist. The last line lists the types that the kernel answers to pods (kernel.hits).
 
-Exit code 0: there is an entry; 3: there is none; 1: the agent did not respond.`,
+Exit code 0: there is an entry; 3: there is none; 1: the agent did not respond; 2: invalid
+command line.`,
 		Args: cli.UsageArgs(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := cli.DomainName(args[0])
@@ -68,10 +69,11 @@ func cacheTopCommand(flags *adminFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top [-n NUMBER] [--by hits|size]",
 		Short: "List the entries with the most hits or bytes",
-		Long: `List the cache entries with the most hits since they were stored, or the largest
-ones.
+		Long: `List the cache entries with the most hits since they were stored, or with --by size the
+largest ones.
 
-Exit code 0: there is an entry; 3: there is none; 1: the agent did not respond.`,
+Exit code 0: there is an entry; 3: the cache is empty; 1: the agent did not respond; 2:
+invalid command line.`,
 		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if n < 1 || n > 1000 {
@@ -83,8 +85,8 @@ Exit code 0: there is an entry; 3: there is none; 1: the agent did not respond.`
 			return flags.showEntries(cmd, "/cache/top", url.Values{"n": {strconv.Itoa(n)}, "by": {by}}, topText)
 		},
 	}
-	cmd.Flags().IntVarP(&n, "number", "n", 20, "number of entries, at most 1000")
-	cmd.Flags().StringVar(&by, "by", "hits", "`KEY` to rank by: hits or size")
+	cmd.Flags().IntVarP(&n, "number", "n", 20, "`NUMBER` of entries, 1 to 1000")
+	cmd.Flags().StringVar(&by, "by", "hits", "`KEY` to sort by: hits or size (bytes)")
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions([]string{"hits", "size"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -94,12 +96,13 @@ func cacheFlushCommand(flags *adminFlags) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "flush NAME | --zone ZONE | --all",
-		Short: "Remove a name, a zone, or all entries",
-		Long: `Remove the entries of a name, of a zone with every name below it, or all entries. The
-next query for a removed name goes to its upstream; until that answers, the name has
-no stale answer.
+		Short: "Remove the entries of a name, of a zone, or all",
+		Long: `Remove the cache entries of NAME, of ZONE and all names below it, or all entries. The next
+query for a removed name goes to its upstream. Until that answers, the name has no stale
+answer either.
 
-Exit code 0: the entries are removed, or there were none; 1: an error.`,
+Exit code 0: the entries are removed, or there were none; 1: the agent did not respond; 2:
+invalid command line.`,
 		Args: cli.UsageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			parameters, err := flushParameters(args, cmd.Flags().Changed("zone"), zone, all)

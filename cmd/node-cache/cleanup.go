@@ -24,16 +24,19 @@ func cleanupCommand() *cobra.Command {
 	var folders []string
 	var force, stay bool
 	cmd := &cobra.Command{
-		Use:   "cleanup [--config FILE] [--folder FOLDER]... [--force] [--stay] [-o json]",
+		Use:   "cleanup [flags]",
 		Short: "Remove what agents left on this node",
-		Long: `Remove the rules, the link and the filters of interfaces that agents left on this node.
-Use it after an agent was killed for good or uninstalled. It finds the rules of every backend. Without a file it
-looks for the default name of the link; with interface.kind lo the file is needed,
-because it lists the addresses. While an agent renews its lease, nothing is removed,
-unless --force is given. If all that succeeds, snapshots, sockets, and saved
-configurations in the given folders are removed, too.
+		Long: `Remove what agents left on this node: the rules of nftables and iptables, the link with
+the agent's addresses, and the programs on the interfaces of pods. Run it after an agent
+was uninstalled, or was killed and will not come back. If all of that is removed, the
+agents' files in the folders of --folder are removed too: snapshots, sockets, and saved
+configurations.
 
-Exit code 0: nothing of an agent is left; 1: something is.`,
+The link is found by the name in the configuration, or else by its default name. With
+interface.kind lo the configuration is needed: it lists the addresses. While an agent
+renews its lease, it is alive, and nothing is removed without --force.
+
+Exit code 0: nothing of an agent is left; 1: something is; 2: invalid command line.`,
 		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if slices.Contains(folders, "") { // an unset variable in a script gives an empty name
@@ -64,10 +67,10 @@ Exit code 0: nothing of an agent is left; 1: something is.`,
 		},
 	}
 	cli.AddOutput(cmd, cmd.Flags(), &output)
-	cmd.Flags().StringVar(&file, "config", "", "the agent's configuration `FILE`")
-	cmd.Flags().StringArrayVar(&folders, "folder", nil, "`FOLDER` with files of agents; repeatable")
-	cmd.Flags().BoolVar(&stay, "stay", false, "after a successful cleanup, wait for SIGTERM, as a DaemonSet requires")
-	cmd.Flags().BoolVar(&force, "force", false, "remove even while an agent runs, which may restore its rules")
+	cmd.Flags().StringVar(&file, "config", "", "the agent's configuration `FILE`; default: built-in defaults")
+	cmd.Flags().StringArrayVar(&folders, "folder", nil, "`FOLDER` from which the agents' files are removed, such as /var/lib/node-cache; may be repeated")
+	cmd.Flags().BoolVar(&stay, "stay", false, "after a successful cleanup, wait for SIGTERM: a DaemonSet restarts a program that ends")
+	cmd.Flags().BoolVar(&force, "force", false, "remove also while an agent runs, which may write its rules again")
 	return cmd
 }
 

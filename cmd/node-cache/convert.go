@@ -39,24 +39,30 @@ func convertCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "convert [--daemonset] FILE... | --from-cluster",
-		Short: "Convert a Corefile or a kube-dns ConfigMap to a configuration file",
-		Long: `Convert the configuration of CoreDNS, NodeLocal DNSCache, or kube-dns. A FILE is a
-Corefile, or YAML: ConfigMaps as printed by kubectl get -o yaml, values of the chart
-coredns, or an object that has these; - is the standard input. Several files make one
-configuration: give the ConfigMaps node-local-dns and kube-dns together, or a Corefile
-with the files that it imports. --from-cluster reads the ConfigMaps of the cluster.
+		Short: "Convert the configuration of CoreDNS, NodeLocal DNSCache or kube-dns",
+		Long: `Convert the configuration of CoreDNS, NodeLocal DNSCache or kube-dns to one for
+node-cache. A FILE is one of these, or - for standard input:
 
-The cluster's CoreDNS stays. What is converted has the same answers; the names of
-everything else are left to CoreDNS, as the central resolver. A NodeLocal DNSCache does
-not stay, and with --replace CoreDNS neither: then everything else is lost.
+  - a Corefile
+  - ConfigMaps, as "kubectl get configmap -o yaml" prints them
+  - values of the Helm chart coredns
 
-The configuration goes to standard output. Comments show the source line of each key.
-It passes node-cache check if the certificates that it names exist. What is left, lost
-or different, and changed defaults go to standard error, with what to do instead. If a
-file cannot be read, nothing is written. With --output json one object with both goes
-to standard output.
+Several files make one configuration, such as the ConfigMaps node-local-dns and kube-dns,
+or a Corefile and the files that it imports. --from-cluster reads the ConfigMaps from the
+API server instead.
 
-Exit code 0: nothing is lost; 1: nothing was converted; 4: lines have no counterpart.`,
+By default the agents stand in front of the cluster's CoreDNS, which stays. They answer
+what could be converted, and ask CoreDNS for the names of everything else. With --replace
+there is no CoreDNS later, and everything else is lost. A NodeLocal DNSCache is always
+replaced.
+
+The configuration goes to standard output, with the source line of each key as a comment.
+It passes "node-cache check --no-files". Standard error lists what is left to CoreDNS,
+lost, or different, with what to do about it. With -o json one object on standard output
+has both.
+
+Exit code 0: nothing is lost; 4: something is lost; 1: nothing was converted; 2: invalid
+command line.`,
 		Args: cli.UsageArgs(func(_ *cobra.Command, args []string) error {
 			if fromCluster == (len(args) > 0) || kubeconfig != "" && !fromCluster {
 				return errors.New("convert: give either FILE, or --from-cluster, which --kubeconfig is for")
@@ -87,10 +93,10 @@ Exit code 0: nothing is lost; 1: nothing was converted; 4: lines have no counter
 	}
 	flags := cmd.Flags()
 	cli.AddOutput(cmd, flags, &output)
-	flags.BoolVar(&daemonSet, "daemonset", false, "add the keys that agents of daemonset/base need: their address, sockets, and folders")
-	flags.BoolVar(&options.Faithful, "faithful", false, "keep CoreDNS's values where a Corefile says nothing: no stale answers, no prefetch, random upstreams")
-	flags.BoolVar(&options.Replace, "replace", false, "convert for agents without the old server: nothing is left to it")
-	flags.StringVar(&oldServer, "old-server", "", "the `ADDRESS` of the old server, which stays; default: that of the Service kube-system/kube-dns, if the Corefile has the cluster's names")
+	flags.BoolVar(&daemonSet, "daemonset", false, "add the keys that the manifests in daemonset/base need: listen address, sockets and folders")
+	flags.BoolVar(&options.Faithful, "faithful", false, "where a Corefile says nothing, keep CoreDNS's defaults instead of those of node-cache: no stale answers, no prefetch, upstreams in random order")
+	flags.BoolVar(&options.Replace, "replace", false, "the old server will be gone: leave nothing to it")
+	flags.StringVar(&oldServer, "old-server", "", "`IP[:PORT]` of the old server, which stays; default: the Service kube-system/kube-dns, if the Corefile answers the cluster's names")
 	flags.BoolVar(&fromCluster, "from-cluster", false, "read the ConfigMaps node-local-dns and kube-dns, or coredns and coredns-custom, from the API server")
 	flags.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `FILE` for --from-cluster; default: $KUBECONFIG, ~/.kube/config, or the pod's service account")
 	return cmd

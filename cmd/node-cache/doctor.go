@@ -40,27 +40,27 @@ type doctorFlags struct {
 func doctorCommand() *cobra.Command {
 	x := doctorFlags{}
 	cmd := &cobra.Command{
-		Use:   "doctor [--config FILE] [--output text|json]",
+		Use:   "doctor [flags]",
 		Short: "Check how this node's DNS queries reach the agent",
-		Long: `Check how this node's DNS queries reach the agent: from the node, and from a network
-namespace that doctor creates behind a veth, like a pod's. Each line names a check and,
-if it fails, what to do. Doctor changes nothing else on the node.
+		Long: `Check how this node's DNS queries reach the agent: from the node itself, and as a pod
+does, from a network namespace that doctor creates and removes. Each line is a check, with
+what to do if it fails. Doctor changes nothing else on the node.
 
-Run it on the node or in the agent's container. It needs the
-capability NET_ADMIN, and SYS_ADMIN or user namespaces for the pod checks. It sees
-processes of the node only with hostPID. Checks that cannot run are listed.
+Run it on the node or in the agent's container. It needs the capability NET_ADMIN, and for
+the checks as a pod SYS_ADMIN or user namespaces. With hostPID it also sees the processes
+of the node. Checks that cannot run are listed as skipped.
 
 Exit code 0: no check failed; 1: a check failed; 2: invalid command line.`,
 		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return x.run(cmd) },
 	}
-	cmd.Flags().StringVar(&x.file, "config", "", "the agent's configuration `FILE`; default: that of the agent on this host")
+	cmd.Flags().StringVar(&x.file, "config", "", "the agent's configuration `FILE`, - for standard input; default: that of the agent on this host")
 	cli.AddOutput(cmd, cmd.Flags(), &x.output)
-	cmd.Flags().StringVar(&x.name, "name", "", "cluster `NAME` to query; default: kubernetes.default.svc of the domain; \"-\": none")
-	cmd.Flags().StringSliceVar(&x.service, "service", nil, "`ADDRESS` of the DNS service in transparent mode, if the file has none")
-	cmd.Flags().DurationVar(&x.timeout, "timeout", time.Second, "timeout of each query")
-	cmd.Flags().StringSliceVar(&x.corefiles, "corefile", nil, "compare with the zones of a Corefile or ConfigMap `FILE` of the cluster's DNS; \"-\": standard input")
-	cmd.Flags().BoolVar(&x.noPod, "no-pod", false, "create no network namespace")
+	cmd.Flags().StringVar(&x.name, "name", "", "`NAME` of the cluster to ask for, - for none; default: kubernetes.default.svc in clusterDomain")
+	cmd.Flags().StringSliceVar(&x.service, "service", nil, "`IP` of the DNS Service, with intercept.mode transparent, if the configuration lacks intercept.services; may be repeated")
+	cmd.Flags().DurationVar(&x.timeout, "timeout", time.Second, "the longest `TIME` to wait for each response, such as 500ms")
+	cmd.Flags().StringSliceVar(&x.corefiles, "corefile", nil, "`FILE` with the Corefile or ConfigMap of the cluster's DNS, - for standard input: report its zones that the agent does not serve; may be repeated")
+	cmd.Flags().BoolVar(&x.noPod, "no-pod", false, "do not check as a pod: create no network namespace")
 	return cmd
 }
 

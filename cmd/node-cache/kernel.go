@@ -16,9 +16,11 @@ func kernelCommand() *cobra.Command {
 	flags := &adminFlags{}
 	cmd := &cobra.Command{
 		Use:   "kernel status|off|on",
-		Short: "Show or switch the hits that the kernel answers on this host",
-		Long: `Show or switch the hits that the kernel answers on this host, see kernel.hits. The
-command uses the agent's unix socket, admin.socket.`,
+		Short: "Show, stop or resume the answers of the kernel on this host",
+		Long: `Show, stop or resume the answers of the kernel on this host. With kernel.hits in its
+configuration, the agent loads a program into the kernel that answers queries of this
+node's pods from a copy of the cache. The agent must have the unix socket that
+admin.socket names.`,
 		Args: cli.UnknownCommand,
 		RunE: func(*cobra.Command, []string) error {
 			return &cli.UsageError{Err: fmt.Errorf("kernel: missing subcommand: status, off, or on")}
@@ -26,19 +28,20 @@ command uses the agent's unix socket, admin.socket.`,
 	}
 	flags.add(cmd)
 	for _, sub := range []struct{ use, hits, short, long string }{
-		{"status", "", "Show whether the kernel answers, and how much", `Show whether the kernel answers hits of the node's pods, and if not why not; the
-interfaces with the program and those without it; the answers that it has; and the
-queries that it has answered.
+		{"status", "", "Show whether the kernel answers, and how much", `Show whether the kernel answers queries of this node's pods, and if not, why; the network
+interfaces with the program, and those without it; the number of answers that it holds,
+and of queries that it has answered.
 
-Exit code 0: the agent responded, in any state; 1: it did not.`},
-		{"off", "off", "Let the agent answer all queries", `Let the agent answer all queries, from the next packet on, until ` + "`node-cache kernel on`" + `
-or a restart of the agent. The command prints the status.
+Exit code 0: the agent responded, in any state; 1: it did not; 2: invalid command line.`},
+		{"off", "off", "Stop the answers of the kernel", `Stop the answers of the kernel, from the next packet on: the agent itself answers all
+queries, until "node-cache kernel on" or a restart of the agent. Prints the status.
 
-Exit code 0: the kernel does not answer; 1: an error.`},
-		{"on", "on", "Let the kernel answer again", `End ` + "`node-cache kernel off`" + `. The command prints the status, which has the reason if
-the kernel does not answer yet.
+Exit code 0: the kernel does not answer; 1: an error; 2: invalid command line.`},
+		{"on", "on", "Resume the answers of the kernel", `Resume the answers of the kernel after "node-cache kernel off". Prints the status, with
+the reason if the kernel does not answer yet.
 
-Exit code 0: the agent responded; 1: it did not, or it has not loaded the programs.`},
+Exit code 0: the agent responded; 1: it did not, or has not loaded the program; 2: invalid
+command line.`},
 	} {
 		method, parameters := http.MethodGet, url.Values{}
 		if sub.hits != "" {

@@ -41,7 +41,19 @@ func run(args []string, stdout, stderr io.Writer) int {
 }
 
 func rootCommand() *cobra.Command {
-	return cli.Root(&cobra.Command{Use: "node-cache", Short: "A DNS cache for every node of a Kubernetes cluster"}, version,
+	return cli.Root(&cobra.Command{
+		Use: "node-cache", Short: "A DNS cache for every node of a Kubernetes cluster",
+		Long: `A DNS cache for every node of a Kubernetes cluster.
+
+On each node "node-cache agent" runs, as a DaemonSet. The other commands prepare its
+configuration (convert, check), or are run in its pod or on its node: look first at
+status and doctor, and at query --explain for a single name.
+
+  kubectl -n kube-system exec POD -- /node-cache status
+
+Exit code 0: done; 1: failed, with the reason and a hint on standard error; 2: invalid
+command line. The help of a command has what differs.`,
+	}, version,
 		agentCommand(), resolverCommand(), checkCommand(), convertCommand(), queryCommand(), cacheCommand(), kernelCommand(), readyCommand(), statusCommand(),
 		cleanupCommand(), doctorCommand(), topCommand(), watchCommand(), pageCommand(), doctorChildCommand(), versionCommand())
 }
@@ -91,8 +103,11 @@ func fileHint(err error) string {
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the version",
-		Args:  cli.UsageArgs(cobra.NoArgs),
+		Short: "Print the version of this program",
+		Long: `Print the version of this program, the version of Go, and the platform.
+
+Exit code 0: printed.`,
+		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), cli.VersionText(version))
 			return err

@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+
+	"github.com/nodecache/node-cache/internal/clitest"
 )
 
 // manFolder gets the manual pages: hack/image runs TestManPages for a release.
@@ -41,6 +43,14 @@ func TestManPages(t *testing.T) {
 	check(root)
 	if pages < 12 {
 		t.Errorf("%d pages, want one for each command", pages)
+	}
+}
+
+// TestHelp checks the help of each command.
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	if n := clitest.Help(t, rootCommand()); n < 20 {
+		t.Errorf("%d commands, want all", n)
 	}
 }
 

@@ -37,15 +37,17 @@ func queryCommand() *cobra.Command {
 	q := question{}
 	var server, pod string
 	cmd := &cobra.Command{
-		Use:   "query [--server IP:PORT] [--tcp] [--explain] NAME [TYPE]",
-		Short: "Send a query to an agent",
-		Long: `Send a query to an agent and print the response. The default TYPE is A. With --explain,
-an agent on this host adds the source of its answer, and for one from the cache its
-state, age, and remaining TTL. With --pod it answers as for that pod, whose search
-path it may walk.
+		Use:   "query [flags] NAME [TYPE]",
+		Short: "Send a DNS query to an agent and print the response",
+		Long: `Send a DNS query to an agent and print the response: its records, and a line with the
+rcode, the server and the time that it took. TYPE is a record type, such as AAAA; the
+default is A.
 
-Exit code 0: there are records; 3: the name or the type does not exist; 1: no
-response, or a failure.`,
+--explain also shows where the answer is from, such as the cache or an upstream, and the
+state of a cache entry. Only an agent on this host explains.
+
+Exit code 0: there are records; 3: the name, or the type of the name, does not exist; 1:
+no response, or another rcode; 2: invalid command line.`,
 		Args: cli.UsageArgs(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := q.parse(server, pod, args); err != nil {
@@ -54,11 +56,11 @@ response, or a failure.`,
 			return q.ask(cmd)
 		},
 	}
-	cmd.Flags().StringVar(&server, "server", "", "the agent's `IP[:PORT]`; default: the agent on this host")
-	cmd.Flags().BoolVar(&q.tcp, "tcp", false, "use TCP")
-	cmd.Flags().BoolVar(&q.explain, "explain", false, "show how an agent on this host got its answer")
-	cmd.Flags().StringVar(&pod, "pod", "", "explain the answer to the pod with this `IP`")
-	cmd.Flags().DurationVar(&q.timeout, "timeout", 5*time.Second, "timeout")
+	cmd.Flags().StringVar(&server, "server", "", "`IP[:PORT]` of the agent; default: the agent on this host, and port 53 for an IP alone")
+	cmd.Flags().BoolVar(&q.tcp, "tcp", false, "ask over TCP instead of UDP")
+	cmd.Flags().BoolVar(&q.explain, "explain", false, "show where the answer is from")
+	cmd.Flags().StringVar(&pod, "pod", "", "`IP` of a pod of this node: explain the answer that this pod gets, with its search path; implies --explain")
+	cmd.Flags().DurationVar(&q.timeout, "timeout", 5*time.Second, "the longest `TIME` to wait for the response, such as 500ms")
 	cli.AddOutput(cmd, cmd.Flags(), &q.output)
 	return cmd
 }

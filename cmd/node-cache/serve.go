@@ -21,24 +21,33 @@ import (
 )
 
 func agentCommand() *cobra.Command {
-	return servingCommand(config.Agent, "agent", "Serve DNS on this node", `Serve DNS on this node until SIGTERM or SIGINT.
+	return servingCommand(config.Agent, "agent", "Serve DNS on this node", `Serve DNS on this node until SIGTERM or SIGINT. Logs go to standard error.
 
-Without a file the agent uses built-in defaults, which need no privileges: port 1053 of
-127.0.0.1, and upstreams from /etc/resolv.conf. A file is watched: valid changes apply
-at once, an invalid file is refused and the running configuration stays. The same
-holds for a ConfigMap, read through the API or mounted as a folder. SIGHUP reads and
-applies the configuration again. If the pod's identity is set (POD_NAME, POD_NAMESPACE,
-POD_UID), a refusal is also an Event.
+Without --config and --config-map the agent uses built-in defaults, which need no
+privileges: it listens on port 1053 of 127.0.0.1, and its upstreams are those of
+/etc/resolv.conf. "node-cache check --print" shows all defaults.
 
-Logs go to standard error.`)
+The agent watches its configuration. A valid change applies at once. An invalid one is
+refused: the running configuration stays, and log, status and, if POD_NAME,
+POD_NAMESPACE and POD_UID are set, a Kubernetes Event give the reason. SIGHUP reads the
+configuration again.
+
+Exit code 0: ended by a signal; 1: it could not start, or failed; 2: invalid command
+line.`)
 }
 
 func resolverCommand() *cobra.Command {
-	return servingCommand(config.Resolver, "resolver", "Serve DNS for the whole cluster", `Serve DNS for the whole cluster until SIGTERM or SIGINT: cluster names from the API
-server, all other names through the configured routes. It is the agent with other
-defaults: it listens on every address, serves the cluster zone with all endpoints, and
-serves the admin pages on every address. It is ready once the cluster zone is synced.
-Without a file it uses the pod's service account. Logs go to standard error.`)
+	return servingCommand(config.Resolver, "resolver", "Serve DNS for the whole cluster", `Serve DNS for the whole cluster until SIGTERM or SIGINT, as the central resolver that
+agents ask. Logs go to standard error.
+
+It is the agent with other defaults: it answers the cluster's names from the API server,
+listens on port 1053 of every address, and serves its admin pages on every address.
+"node-cache check --print --resolver" shows all defaults. It is ready once it has read
+the cluster's objects. It does so as the pod's service account, unless the configuration
+has cluster.kubeconfig.
+
+Exit code 0: ended by a signal; 1: it could not start, or failed; 2: invalid command
+line.`)
 }
 
 func servingCommand(role config.Role, name, short, long string) *cobra.Command {
@@ -105,11 +114,11 @@ type sourceFlags struct {
 // add adds the flags to the command of an agent or a resolver.
 func (f *sourceFlags) add(cmd *cobra.Command) {
 	flags, who := cmd.Flags(), cmd.Name()
-	flags.StringVar(&f.file, "config", "", "configuration `FILE`, watched while the "+who+" runs")
-	flags.StringVar(&f.configMap, "config-map", "", "ConfigMap `NAMESPACE/NAME` with the configuration in its key "+configsource.Key+", watched through the API instead of a file")
-	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` for --config-map; default: the pod's service account")
-	flags.StringVar(&f.kubeDNS, "kube-dns", "", "mounted kube-dns ConfigMap; `FOLDER` is watched, its stub domains and nameservers replace those of the configuration")
-	flags.StringVar(&f.lastGood, "last-good", "", "save the last applied configuration in `FOLDER`, and start with it if there is no valid one")
+	flags.StringVar(&f.file, "config", "", "configuration `FILE` (YAML), watched while the "+who+" runs")
+	flags.StringVar(&f.configMap, "config-map", "", "ConfigMap with the configuration in its key "+configsource.Key+", as `NAMESPACE/NAME`; it is watched at the API server")
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` with which --config-map is read; default: the pod's service account")
+	flags.StringVar(&f.kubeDNS, "kube-dns", "", "`FOLDER` at which the ConfigMap kube-dns is mounted, watched; its stubDomains and upstreamNameservers replace the routes of the configuration for these zones")
+	flags.StringVar(&f.lastGood, "last-good", "", "`FOLDER` in which the last applied configuration is saved; if there is no valid configuration at the next start, that one is used")
 }
 
 // given reports whether a flag names a configuration.

@@ -37,17 +37,21 @@ type topPage struct {
 func topCommand() *cobra.Command {
 	v := &topView{}
 	cmd := &cobra.Command{
-		Use:   "top [--by pod|workload|namespace|name] [--sort COLUMN] [-n NUMBER] [--interval TIME]",
-		Short: "Show which pods of the node ask how much",
-		Long: `Show which pods of the node ask how much. On a terminal the table is renewed until q is
-pressed; p, w and n group by pod, workload and namespace, d shows domain names, and s sorts
-by the next column.
-Elsewhere one table is printed, of one interval. With -o json: the counts since the agent
-knows each pod. The agent needs pods.identity and admin.socket.
+		Use:   "top [flags]",
+		Short: "Show which pods of this node send the most queries",
+		Long: `Show which pods of this node send the most queries, as rates. On a terminal the table is
+renewed until q is pressed: p, w, n and d group by pod, workload, namespace and domain
+name, and s sorts by the next column. Otherwise one table is printed after --interval.
+With -o json: counts since the agent knows each pod, not rates.
 
-SEARCH is the share of queries whose name does not exist and ends in the cluster domain:
-names that a client tries by its search list. Set ndots: 2 in the pod's dnsConfig.
-LATENCY is the average time to the reply, in which answers from memory count as 0.`,
+  SEARCH   share of queries for names that do not exist and end in the cluster domain:
+           clients try them by their search list. ndots: 2 in dnsConfig of the pod helps.
+  LATENCY  average time to the reply; answers from memory count as 0
+
+The agent needs pods.identity and admin.socket in its configuration.
+
+Exit code 0: shown; 1: the agent did not respond, or lacks pods.identity; 2: invalid
+command line.`,
 		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := v.Check(); err != nil {

@@ -24,12 +24,18 @@ func watchCommand() *cobra.Command {
 	var flags adminFlags
 	filter := map[string]*string{}
 	cmd := &cobra.Command{
-		Use:   "watch [--pod NAMESPACE/POD] [--namespace NAMESPACE] [--name DOMAIN] [--rcode RCODE] [--source SOURCE]",
-		Short: "Show the queries of the node as they come",
-		Long: `Show the queries of the node as they come, with their replies, until Ctrl-C is pressed.
-With -o json a line is like one of the query log. The agent sends at most 1,000 queries a
-second and counts the others. It needs admin.socket; --pod and --namespace also
-pods.identity.`,
+		Use:   "watch [flags]",
+		Short: "Show the queries of this node live",
+		Long: `Show the queries of this node live, a line for each reply, until Ctrl-C is pressed. The
+flags select queries; all that are given must match. The agent sends at most 1,000 lines a
+second, and then the number of the others. With -o json each line is an object like one of
+the query log (log.queries).
+
+The agent needs admin.socket in its configuration, for --pod and --namespace also
+pods.identity.
+
+Exit code 0: ended by Ctrl-C; 1: the agent did not respond, or has ended; 2: invalid
+command line.`,
 		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			given := url.Values{}

@@ -22,10 +22,10 @@ type TopFlags struct {
 
 // Add adds the flags to a command. shorthand is the short form of --number; empty: none.
 func (f *TopFlags) Add(cmd *cobra.Command, shorthand string) {
-	cmd.Flags().StringVar(&f.By, "by", "pod", "`GROUP` of a row: "+strings.Join(top.Groups(), ", "))
+	cmd.Flags().StringVar(&f.By, "by", "pod", "`GROUP` that a row is for: "+strings.Join(top.Groups(), ", "))
 	cmd.Flags().StringVar(&f.Sort, "sort", "queries", "`COLUMN` to sort by: "+strings.Join(top.Columns(), ", "))
-	cmd.Flags().IntVarP(&f.Number, "number", shorthand, 20, "number of rows, at most 1000")
-	cmd.Flags().DurationVar(&f.Interval, "interval", 2*time.Second, "`TIME` that the rates are of")
+	cmd.Flags().IntVarP(&f.Number, "number", shorthand, 20, "`NUMBER` of rows, 1 to 1000")
+	cmd.Flags().DurationVar(&f.Interval, "interval", 2*time.Second, "`TIME` over which rates are measured, 100ms or more")
 	for name, values := range map[string][]string{"by": top.Groups(), "sort": top.Columns()} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}

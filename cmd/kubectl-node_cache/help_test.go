@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"testing"
+
+	"github.com/nodecache/node-cache/internal/clitest"
+)
+
+// TestHelp checks the help of each command.
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	if n := clitest.Help(t, rootCommand()); n != 6 {
+		t.Errorf("%d commands, want six", n)
+	}
+}
