@@ -264,7 +264,7 @@ func TestAgentCannotStart(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, config, want string }{
 		{"an address of no interface", "listen: {addresses: [192.0.2.77], port: 5355}\n", "^node-cache: listening on udp 192\\.0\\.2\\.77:5355: .*cannot assign requested address\nhint: no interface of this host has the address"},
-		{"only itself as upstream", "listen: {port: 5356}\nforward: [{zone: \".\", to: [\"127.0.0.1:5356\"]}]\n", `^node-cache: .*config\.yaml:2:27: forward\[0\]\.to: no usable upstream: all of them are addresses at which node-cache itself listens\nhint: name another server for "\."`},
+		{"only itself as upstream", "listen: {port: 5356}\nforward: [{zone: \".\", to: [\"127.0.0.1:5356\"]}]\n", `^node-cache: .*config\.yaml:2:27: forward\[0\]\.to: "127\.0\.0\.1:5356": no usable upstream: node-cache itself listens there, and the list has no other server\nhint: name another server for "\."`},
 		{"a resolv.conf that is not there", "forward: [{zone: \".\", to: [/none/resolv.conf]}]\n", `^node-cache: forward\[0\]: zone "\." to .*/none/resolv\.conf.*no such file or directory\nhint: set a resolv\.conf`},
 	} {
 		got := command("agent", "--config", file(t, tt.config))

@@ -310,12 +310,9 @@ func (l *Listen) Receives(addr netip.AddrPort) bool {
 	return addr.Port() == l.Port && listen.Receives(l.Addresses, addr.Addr())
 }
 
-// isOwn is [Listen.Receives], on another machine than the node only for addresses that are its own on every host.
+// isOwn is [Listen.Receives] for the machine that d knows.
 func isOwn(d *decoder, l *Listen, addr netip.AddrPort) bool {
-	if d.onNode {
-		return l.Receives(addr)
-	}
-	return addr.Port() == l.Port && listen.ReceivesAnywhere(l.Addresses, addr.Addr())
+	return addr.Port() == l.Port && listen.ReceivesOn(d.hostAddrs, l.Addresses, addr.Addr())
 }
 
 // checkOwn reports lists of servers without one that is not the process itself, and warns of own addresses in other lists.
@@ -330,18 +327,20 @@ func checkOwn(d *decoder, c *Config) {
 	switch {
 	case len(central) == 0:
 	case len(central) == len(c.Cluster.Central.Addresses) && c.Cluster.Resolver != ResolverNone:
-		d.check(true, "cluster.central.addresses", ownOnly, "set those of the central resolver")
+		refuseOwn(d, "cluster.central.addresses", central, "name the servers of the central resolver")
 	default:
 		warnOwn(d, central)
 	}
 	warnOwn(d, ownServers(d, &c.Listen, c.Intercept.Fallback.Addresses, "intercept.fallback"))
 }
 
-// ownOnly is the problem of a list of servers that are all the process itself.
-const ownOnly = "no usable upstream: all of them are addresses at which node-cache itself listens"
-
 // An ownServer is an item of a list of servers that is the process itself.
 type ownServer struct{ path, text string }
+
+// refuseOwn reports a list that has only servers of which each is the process itself.
+func refuseOwn(d *decoder, path string, own []ownServer, hint string) {
+	d.check(true, path, quote(own[0].text)+": no usable upstream: node-cache itself listens there, and the list has no other server", hint)
+}
 
 // warnOwn warns of servers that are not asked.
 func warnOwn(d *decoder, list []ownServer) {
@@ -377,7 +376,7 @@ func checkOwnUpstreams(d *decoder, l *Listen, r *Route, path string) {
 		}
 	}
 	if len(own) > 0 && !others {
-		d.check(true, path+".to", ownOnly, "name another server for "+quote(r.Zone))
+		refuseOwn(d, path+".to", own, "name another server for "+quote(r.Zone))
 	} else {
 		warnOwn(d, own)
 	}

@@ -30,7 +30,9 @@ type Checked struct {
 // configuration names. If files is nil, this machine is not the node: no file is read but that at path.
 func Check(path string, stdin io.Reader, role Role, files func(*Config, *Findings)) (Checked, error) {
 	d := newDecoder(role)
-	d.onNode, d.checking, d.files = files != nil, true, files
+	if d.checking, d.files = true, files; files != nil {
+		d.useThisMachine()
+	}
 	data, err := d.open(path, stdin)
 	checked := Checked{Name: d.name}
 	if err != nil {
@@ -45,7 +47,7 @@ func Check(path string, stdin io.Reader, role Role, files func(*Config, *Finding
 // LoadFrom is Load, and reads stdin for the path [Stdin]. Relative paths in that text begin at the current folder.
 func LoadFrom(path string, stdin io.Reader, role Role) (Config, error) {
 	d := newDecoder(role)
-	d.onNode = true
+	d.useThisMachine()
 	data, err := d.open(path, stdin)
 	if err != nil {
 		return Config{}, err

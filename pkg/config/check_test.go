@@ -32,7 +32,7 @@ func findings(t *testing.T, text string, role config.Role, files func(*config.Co
 }
 
 const (
-	ownOnly = "no usable upstream: all of them are addresses at which node-cache itself listens"
+	ownOnly = "no usable upstream: node-cache itself listens there, and the list has no other server"
 	ownOne  = "never asked: node-cache itself listens there"
 )
 
@@ -44,13 +44,13 @@ func TestOwnAddresses(t *testing.T) {
 		role       config.Role
 		want       string
 	}{
-		{name: "the only upstream", text: "forward:\n- {zone: ., to: ['127.0.0.1:1053']}", want: "line 2:17: forward[0].to: " + ownOnly},
+		{name: "the only upstream", text: "forward:\n- {zone: ., to: ['127.0.0.1:1053']}", want: "line 2:17: forward[0].to: \"127.0.0.1:1053\": " + ownOnly},
 		{name: "another port", text: "forward: [{zone: ., to: [127.0.0.1]}]"},
 		{name: "another loopback address", text: "forward: [{zone: ., to: ['127.0.0.2:1053']}]"},
 		{
 			name: "each route has its own line", text: "listen: {addresses: [169.254.20.10, '::1'], port: 53}\nforward:\n- zone: .\n  to:\n" +
 				"  - 169.254.20.10\n  - tcp://[::1]\n- zone: a\n  to: [tls://169.254.20.10:53]\n- {zone: b, to: [192.0.2.1]}",
-			want: "line 5:3: forward[0].to: " + ownOnly + "\nline 8:7: forward[1].to: " + ownOnly,
+			want: `line 5:3: forward[0].to: "169.254.20.10": ` + ownOnly + "\n" + `line 8:7: forward[1].to: "tls://169.254.20.10:53": ` + ownOnly,
 		},
 		{
 			name: "one of several", text: "forward: [{zone: ., to: [192.0.2.1,\n'127.0.0.1:1053']}]",
@@ -63,20 +63,20 @@ func TestOwnAddresses(t *testing.T) {
 		{name: "no upstream", text: "forward: [{zone: ., to: [none]}]"},
 		{
 			name: "a host with own addresses", text: "listen: {port: 443}\nforward: [{zone: ., to: ['https://dns.example'], bootstrap: [127.0.0.1]}]",
-			want: "line 2:25: forward[0].to: " + ownOnly,
+			want: `line 2:25: forward[0].to: "https://127.0.0.1#dns.example": ` + ownOnly,
 		},
 		{
 			name: "a host with one own address", text: "listen: {port: 443}\nforward: [{zone: ., to: ['https://dns.example'], bootstrap: [127.0.0.1, 192.0.2.1]}]",
 			want: `line 2:26: warning: forward[0].to[0]: "https://127.0.0.1#dns.example": ` + ownOne,
 		},
-		{name: "every IPv4 address", text: "listen: {addresses: [0.0.0.0], port: 53}\nforward: [{zone: ., to: [127.0.0.9]}]", want: "line 2:25: forward[0].to: " + ownOnly},
+		{name: "every IPv4 address", text: "listen: {addresses: [0.0.0.0], port: 53}\nforward: [{zone: ., to: [127.0.0.9]}]", want: `line 2:25: forward[0].to: "127.0.0.9": ` + ownOnly},
 		{name: "every IPv4 address, over IPv6", text: "listen: {addresses: [0.0.0.0], port: 53}\nforward: [{zone: ., to: ['::1']}]"},
-		{name: "the default of a resolver", role: config.Resolver, text: "forward: [{zone: ., to: ['127.0.0.1:1053']}]", want: "line 1:25: forward[0].to: " + ownOnly},
+		{name: "the default of a resolver", role: config.Resolver, text: "forward: [{zone: ., to: ['127.0.0.1:1053']}]", want: `line 1:25: forward[0].to: "127.0.0.1:1053": ` + ownOnly},
 		{name: "a bad listen address", text: "listen: {addresses: [127.0.0.1, x]}\nforward: [{zone: ., to: ['127.0.0.1:1053']}]", want: `line 1:33: listen.addresses[1]: "x": not an IP address`},
 		{name: "a bad upstream", text: "forward: [{zone: ., to: ['127.0.0.1:1053', x]}]", want: `line 1:44: forward[0].to[1]: "x": not an IP address, a URL or a path`},
 		{
 			name: "the central resolver", text: "cluster: {resolver: central, central: {addresses: ['127.0.0.1:1053']}}",
-			want: "line 1:51: cluster.central.addresses: " + ownOnly,
+			want: `line 1:51: cluster.central.addresses: "127.0.0.1:1053": ` + ownOnly,
 		},
 		{
 			name: "one of several central resolvers", text: "cluster: {resolver: central, central: {addresses: ['127.0.0.1:1053', 192.0.2.1]}}",
@@ -112,7 +112,7 @@ func TestOwnAddressesOfThisMachine(t *testing.T) {
 	own := machineAddress(t)
 	text := "listen: {addresses: ['::'], port: 53}\nforward: [{zone: ., to: ['" + own.String() + "']}]"
 	noFiles := func(*config.Config, *config.Findings) {}
-	assert.Equal(t, "on the node", "line 2:25: forward[0].to: "+ownOnly, findings(t, text, config.Agent, noFiles))
+	assert.Equal(t, "on the node", `line 2:25: forward[0].to: "`+own.String()+`": `+ownOnly, findings(t, text, config.Agent, noFiles))
 	assert.Equal(t, "on another machine", "", findings(t, text, config.Agent, nil))
 }
 

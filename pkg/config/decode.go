@@ -28,12 +28,13 @@ const maxBytes = 1 << 20
 
 // decoder decodes one document, and collects its problems.
 type decoder struct {
-	role     Role
-	name     string                   // of the text, in errors; empty: it has none
-	folder   *string                  // where relative paths begin; nil: they stay relative
-	onNode   bool                     // this machine is the node: the files that the text names are read, and the addresses of this machine are known
-	checking bool                     // for `node-cache check`
-	files    func(*Config, *Findings) // reports what is wrong with the files that the text names; nil: nothing more is checked
+	role      Role
+	name      string                   // of the text, in errors; empty: it has none
+	folder    *string                  // where relative paths begin; nil: they stay relative
+	onNode    bool                     // this machine is the node: the files that the text names are read
+	checking  bool                     // for `node-cache check`
+	hostAddrs func() []netip.Addr      // the addresses of the node; none if this machine is another one
+	files     func(*Config, *Findings) // reports what is wrong with the files that the text names; nil: nothing more is checked
 
 	problems []Problem
 	warnings []Problem             // what is valid, but hardly meant; at most maxProblems

@@ -12,9 +12,12 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/nodecache/node-cache/pkg/listen"
 )
 
 // Parse reads the text of a configuration. The error is an [*Error] with every
@@ -37,7 +40,8 @@ func Load(path string, role Role) (Config, error) {
 // ParseAs is Load for a text that is in no file: name stands for the path in errors, and relative paths begin at folder.
 func ParseAs(name, folder string, data []byte, role Role) (Config, error) {
 	d := newDecoder(role)
-	d.name, d.folder, d.onNode = name, &folder, true
+	d.name, d.folder = name, &folder
+	d.useThisMachine()
 	return d.parse(data)
 }
 
@@ -68,7 +72,12 @@ func textError(text string, p *Problem) error {
 }
 
 // newDecoder returns the decoder of [Parse].
-func newDecoder(role Role) *decoder { return &decoder{role: role, set: map[string]*yaml.Node{}} }
+func newDecoder(role Role) *decoder {
+	return &decoder{role: role, set: map[string]*yaml.Node{}, hostAddrs: func() []netip.Addr { return nil }}
+}
+
+// useThisMachine makes d take this machine for the node. Its addresses are read at most once.
+func (d *decoder) useThisMachine() { d.onNode, d.hostAddrs = true, sync.OnceValue(listen.HostAddrs) }
 
 // parse reads the text of a configuration.
 func (d *decoder) parse(data []byte) (Config, error) {

@@ -58,17 +58,13 @@ func Reachable(addr netip.Addr) netip.Addr {
 
 // Receives reports whether a query that this host sends to an address reaches a listener at one of listen, on the same port. A
 // listener at [::] receives IPv4 too.
-func Receives(listen []netip.Addr, to netip.Addr) bool { return receives(listen, to, hostAddrs) }
+func Receives(listen []netip.Addr, to netip.Addr) bool { return ReceivesOn(HostAddrs, listen, to) }
 
-// ReceivesAnywhere is Receives for every host: it is false for an address that only some hosts have.
-func ReceivesAnywhere(listen []netip.Addr, to netip.Addr) bool {
-	return receives(listen, to, func() []netip.Addr { return nil })
-}
-
-func receives(listen []netip.Addr, to netip.Addr, hostAddrs func() []netip.Addr) bool {
+// ReceivesOn is Receives for a host whose addresses, except loopback ones, host returns.
+func ReceivesOn(host func() []netip.Addr, listen []netip.Addr, to netip.Addr) bool {
 	to = Reachable(to) // resolv.conf(5) files contain unspecified addresses
 	return slices.ContainsFunc(listen, func(own netip.Addr) bool {
-		return own == to || own.IsUnspecified() && (own.Is6() || to.Is4()) && (to.IsLoopback() || slices.Contains(hostAddrs(), to.WithZone("")))
+		return own == to || own.IsUnspecified() && (own.Is6() || to.Is4()) && (to.IsLoopback() || slices.Contains(host(), to.WithZone("")))
 	})
 }
 
@@ -77,7 +73,7 @@ func receives(listen []netip.Addr, to netip.Addr, hostAddrs func() []netip.Addr)
 func LocalClients(listen []netip.Addr) func(netip.Addr) bool {
 	own := slices.Clone(listen)
 	if slices.ContainsFunc(listen, netip.Addr.IsUnspecified) {
-		own = append(own, hostAddrs()...)
+		own = append(own, HostAddrs()...)
 	}
 	own = slices.DeleteFunc(own, netip.Addr.IsUnspecified)
 	return func(client netip.Addr) bool {
@@ -94,7 +90,7 @@ func Global(listen []netip.Addr) (list []netip.Addr) {
 			list = append(list, addr.WithZone(""))
 			continue
 		}
-		for _, own := range hostAddrs() {
+		for _, own := range HostAddrs() {
 			if own.IsGlobalUnicast() && (addr.Is6() || own.Is4()) {
 				list = append(list, own)
 			}
@@ -103,8 +99,8 @@ func Global(listen []netip.Addr) (list []netip.Addr) {
 	return list
 }
 
-// hostAddrs returns this host's addresses, none on an error.
-func hostAddrs() []netip.Addr {
+// HostAddrs returns this host's addresses, none on an error.
+func HostAddrs() []netip.Addr {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil

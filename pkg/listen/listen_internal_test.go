@@ -33,7 +33,7 @@ func TestLocalClients(t *testing.T) {
 			t.Errorf("listening on %s, %s: %t, want %t", tt.listen, tt.client, got, tt.want)
 		}
 	}
-	for _, own := range hostAddrs() {
+	for _, own := range HostAddrs() {
 		if !LocalClients([]netip.Addr{netip.IPv6Unspecified()})(own) {
 			t.Errorf("listening on all addresses, %s is no client here", own)
 		}
