@@ -32,8 +32,8 @@ func checkCommand() *cobra.Command {
 each with its line, its key and a hint. FILE is a YAML file, or - for standard input. The
 text in a ConfigMap is checked like this:
 
-  kubectl -n kube-system get configmap node-cache \
-    -o jsonpath='{.data.node-cache\.yaml}' | node-cache check --no-files -
+    kubectl -n kube-system get configmap node-cache \
+      -o jsonpath='{.data.node-cache\.yaml}' | node-cache check --no-files -
 
 The files that the configuration names are read too, such as CA certificates and
 resolv.conf. Their paths are those on the node: on any other machine give --no-files.

@@ -49,7 +49,7 @@ On each node "node-cache agent" runs, as a DaemonSet. The other commands prepare
 configuration (convert, check), or are run in its pod or on its node: look first at
 status and doctor, and at query --explain for a single name.
 
-  kubectl -n kube-system exec POD -- /node-cache status
+    kubectl -n kube-system exec POD -- /node-cache status
 
 Exit code 0: done; 1: failed, with the reason and a hint on standard error; 2: invalid
 command line. The help of a command has what differs.`,

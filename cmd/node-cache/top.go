@@ -44,9 +44,9 @@ renewed until q is pressed: p, w, n and d group by pod, workload, namespace and 
 name, and s sorts by the next column. Otherwise one table is printed after --interval.
 With -o json: counts since the agent knows each pod, not rates.
 
-  SEARCH   share of queries for names that do not exist and end in the cluster domain:
-           clients try them by their search list. ndots: 2 in dnsConfig of the pod helps.
-  LATENCY  average time to the reply; answers from memory count as 0
+    SEARCH   share of queries for names that do not exist and end in the cluster domain:
+             clients try them by their search list; ndots: 2 in a pod's dnsConfig helps
+    LATENCY  average time to the reply; answers from memory count as 0
 
 The agent needs pods.identity and admin.socket in its configuration.
 
