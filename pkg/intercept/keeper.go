@@ -104,6 +104,7 @@ type Keeper struct {
 	leaseOnly atomic.Bool
 	start     sync.Once
 	running   atomic.Bool
+	standby   atomic.Bool // no lease is renewed, see SetStandby
 	panics    atomic.Uint64
 	seed      maphash.Seed // selects fallback endpoints if there are too many
 
@@ -172,6 +173,32 @@ func (k *Keeper) Run(ctx context.Context) error {
 
 // Start tells the Keeper that the agent serves, so that it may acquire the leases.
 func (k *Keeper) Start() { k.start.Do(func() { close(k.started) }) }
+
+// SetStandby releases the leases, as Release does, until it is called with false. The rules stay, so that the fallback answers.
+// If the kernel refuses, the leases end by themselves. One goroutine at a time may call it.
+func (k *Keeper) SetStandby(ctx context.Context, on bool, drain time.Duration) error {
+	if k.standby.Swap(on) == on {
+		return nil
+	}
+	if !on {
+		for _, l := range k.leases {
+			l.requestRenewal()
+		}
+		return nil
+	}
+	keys := make([]netip.Addr, len(k.leases))
+	for i, l := range k.leases {
+		if l.gate.enter() { // a running renewal is over now, and the next one finds standby set
+			l.lapse(k.cfg.Now())
+			l.gate.leave()
+		}
+		keys[i] = l.Key
+	}
+	if k.Stats().StoodDown {
+		return nil
+	}
+	return k.releaseKeys(ctx, keys, drain)
+}
 
 // Release ends the leases at once and permanently: after it has returned nil, this Keeper
 // renews none, not even by a call that was running. Packets of open TCP sessions reach the
@@ -374,6 +401,7 @@ type Stats struct {
 
 	Panics    uint64 // recovered panics; each is logged with its stack
 	Released  bool   // the leases are released permanently
+	Standby   bool   // the leases are released until SetStandby is called again
 	StoodDown bool   // a newer agent has the rules, see NewOwner
 	NewOwner  string // empty unless StoodDown
 
@@ -400,7 +428,7 @@ func (k *Keeper) Stats() Stats {
 	s := k.stats
 	k.mu.Unlock()
 	s.Fallback = slices.Clone(s.Fallback)
-	s.Panics, s.Released = k.panics.Load(), true
+	s.Panics, s.Released, s.Standby = k.panics.Load(), true, k.standby.Load()
 	s.Leases = make([]LeaseStats, 0, len(k.leases))
 	now := k.cfg.Now()
 	ahead := k.leaseOnly.Load()

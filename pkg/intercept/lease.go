@@ -48,6 +48,11 @@ func (l *lease) requestRenewal() {
 // release stops renewals permanently and records that the lease ends now. It does not change the kernel.
 func (l *lease) release(now time.Time) {
 	l.gate.close()
+	l.lapse(now)
+}
+
+// lapse records that the lease ends now.
+func (l *lease) lapse(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now.Before(l.until) {
@@ -67,12 +72,17 @@ func (k *Keeper) renewLoop(ctx context.Context, l *lease) {
 	next := time.NewTimer(k.cfg.Renew)
 	defer next.Stop()
 	for ctx.Err() == nil {
-		begun := k.cfg.Now()
-		cause, err := k.renew(ctx, l)
-		if ctx.Err() != nil || l.gate.isClosed() {
-			return
+		begun, cause := k.cfg.Now(), Cause(0)
+		if !k.standby.Load() {
+			var err error
+			cause, err = k.renew(ctx, l)
+			if ctx.Err() != nil || l.gate.isClosed() {
+				return
+			}
+			if !k.standby.Load() {
+				k.recordRenewal(ctx, l, cause, err)
+			}
 		}
-		k.recordRenewal(ctx, l, cause, err)
 		space := k.cfg.Renew
 		if cause == Wedged { // the agent answers: once the reader is free, the lease can be renewed
 			space /= wedgedRetry
@@ -111,6 +121,9 @@ func (k *Keeper) renew(ctx context.Context, l *lease) (Cause, error) {
 		return ProbeFailed, context.Canceled
 	}
 	defer l.gate.leave()
+	if k.standby.Load() {
+		return ProbeFailed, context.Canceled
+	}
 	if busy := k.cfg.Busy(); busy > k.cfg.Renew/2 {
 		return Wedged, fmt.Errorf("a reader has been in one batch of queries for %s", busy)
 	}

@@ -56,6 +56,51 @@ func TestRelease(t *testing.T) {
 	})
 }
 
+// TestStandby releases the leases for a while, at every time within a probe and a renewal.
+func TestStandby(t *testing.T) {
+	t.Parallel()
+	for after := time.Duration(0); after <= 2*renew; after += 50 * time.Millisecond {
+		prepare := func(cfg *intercept.Config, _ *harness) {
+			probe := cfg.Probe
+			cfg.Probe = func(ctx context.Context, addr netip.Addr) (intercept.Cause, error) {
+				time.Sleep(renew / 2)
+				return probe(ctx, addr)
+			}
+		}
+		runHeld(t, prepare, func(s *harness) {
+			time.Sleep(after)
+			assert.NoError(s.t, s.SetStandby(s.t.Context(), true, 0))
+			if _, none := s.held(); !none {
+				s.t.Error("a lease is held in standby")
+			}
+			assert.NoError(s.t, s.SetStandby(s.t.Context(), true, 0)) // again: no change
+			s.staysLapsed(time.Minute)
+			if st := s.Stats(); !st.Standby || st.Released || st.NoneHeldFor < time.Minute {
+				s.t.Errorf("stats: %+v, want standby", st)
+			}
+			s.SetFallback([]netip.AddrPort{fallback4}) // the rules are still maintained
+			s.waitFor("fallback changed", func() bool { return len(s.kernel.Rules().Fallback) == 1 })
+			assert.NoError(s.t, s.SetStandby(s.t.Context(), false, 0))
+			s.checkDuration("taking the leases again", s.waitHeld(), 2*renew)
+			assert.NoError(s.t, s.Release(s.t.Context(), 0))
+			s.checkReleased()
+		})
+	}
+}
+
+// TestStandbyRefused has a kernel that does not release: the leases end by themselves.
+func TestStandbyRefused(t *testing.T) {
+	t.Parallel()
+	runHeld(t, nil, func(s *harness) {
+		s.kernel.Fail(intercepttest.CallRelease, 1, errors.New("no memory"))
+		if err := s.SetStandby(s.t.Context(), true, 0); err == nil {
+			s.t.Error("no error")
+		}
+		s.checkDuration("lapse", s.waitLapsed(), lease)
+		s.staysLapsed(time.Minute)
+	})
+}
+
 func TestReleaseBeforeRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
