@@ -51,5 +51,5 @@ Exit code 0: every agent did it; 1: one did not, or an error; 2: invalid command
 	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig `FILE`; default: the variable KUBECONFIG, or ~/.kube/config")
 	flags.StringVar(&c.context, "context", "", "`CONTEXT` in the kubeconfig; default: the current one")
 	flags.StringVarP(&c.namespace, "namespace", "n", "kube-system", "`NAMESPACE` of the agents")
-	return cli.Root(root, version, statusCommand(c), topCommand(c), doctorCommand(c), flushCommand(c), waitCommand(c))
+	return cli.Root(root, version, statusCommand(c), topCommand(c), doctorCommand(c), flushCommand(c), waitCommand(c), offCommand(c), onCommand(c))
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -362,5 +363,84 @@ func TestHang(t *testing.T) {
 	err := cmd.ExecuteContext(t.Context())
 	if code := cli.ExitError(0); !errors.As(err, &code) || code != cli.ExitFailed || !strings.HasPrefix(stderr.String(), "node-cache: node node1: no answer within 500ms\n") || !strings.Contains(stdout.String(), "\nnode2  v0.7.0") {
 		t.Errorf("got %v, %s%s", err, &stdout, &stderr)
+	}
+}
+
+// TestWithStandby changes one key of a configuration and keeps all else.
+func TestWithStandby(t *testing.T) {
+	t.Parallel()
+	const rest = "# ours\nkind: Config\ncluster: {resolver: local} # here\n"
+	for _, tt := range []struct {
+		name, text, off, on string // empty: refused
+	}{
+		{"a block", rest, "# ours\n" + standbyLine + "kind: Config\ncluster: {resolver: local} # here\n", rest},
+		{"no line end", "kind: Config", standbyLine + "kind: Config", "kind: Config"},
+		{"a document's begin", "---\n# x\n\nkind: Config\n", "---\n# x\n\n" + standbyLine + "kind: Config\n", "---\n# x\n\nkind: Config\n"},
+		{"set by hand", "kind: Config\nstandby: false # not now\n", standbyLine + "kind: Config\n", "kind: Config\nstandby: false\n"},
+		{"empty", "", standbyLine, ""},
+		{"only comments", "# nothing\n", "# nothing\n" + standbyLine, "# nothing\n"},
+		{"flow style", "{kind: Config}", "", "{kind: Config}"},
+		{"two documents", "kind: Config\n---\nkind: Config\n", "", ""},
+		{"not YAML", "a: [", "", ""},
+		{"a key within a text", "kind: Config\nx: |\n  a\nstandby: true\n", standbyLine + "kind: Config\nx: |\n  a\n", "kind: Config\nx: |\n  a\nstandby: false\n"},
+		{"quoted key", "kind: Config\n\"standby\": true\n", "", ""},
+	} {
+		off, err := withStandby(tt.text, true)
+		if off != tt.off || (err == nil) != (tt.off != "") {
+			t.Errorf("%s, off: %q, %v, want %q", tt.name, off, err, tt.off)
+		}
+		from := tt.text
+		if off != "" {
+			if again, err := withStandby(off, true); again != off || err != nil {
+				t.Errorf("%s, off twice: %q, %v", tt.name, again, err)
+			}
+			if tt.name != "set by hand" && tt.name != "a key within a text" {
+				from = off
+			}
+		}
+		on, err := withStandby(from, false)
+		if err == nil != (tt.on != "" || tt.text == "") || err == nil && on != tt.on {
+			t.Errorf("%s, on: %q, %v, want %q", tt.name, on, err, tt.on)
+		}
+	}
+}
+
+// TestOffAndOn has two agents follow the ConfigMap. Without a fallback, off changes nothing.
+func TestOffAndOn(t *testing.T) {
+	t.Parallel()
+	agents := func() *appsv1.DaemonSet {
+		set := daemonSet(2)()
+		set.Spec.Template.Spec = corev1.PodSpec{
+			Containers: []corev1.Container{{
+				Name: agentName, Args: []string{"agent", "--config", "/etc/node-cache/node-cache.yaml"},
+				VolumeMounts: []corev1.VolumeMount{{Name: "config", MountPath: "/etc/node-cache"}},
+			}},
+			Volumes: []corev1.Volume{{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "node-cache"},
+			}}}},
+		}
+		return set
+	}
+	var asked atomic.Int32
+	fallback := []netip.AddrPort{netip.MustParseAddrPort("10.244.0.7:53")}
+	s := apiServer{daemonSet: agents, pods: []corev1.Pod{agentPod("a", "node1", 1), agentPod("b", "node2", 1)}, config: "kind: Config\n", conflicts: 1}
+	s.run = func(pod, _ string, stdout, _, _ io.Writer) int {
+		page := status.Status{State: "ready", Node: &status.Node{Intercept: &status.Intercept{Mode: "link-local", Fallback: fallback}}}
+		late := pod == "b" && asked.Add(1)%3 != 0 // it follows later than the other
+		page.Node.Intercept.Standby = strings.Contains(s.configuration(), "standby: true") != late
+		page.Node.Intercept.Leases = []intercept.LeaseStats{{Held: !page.Node.Intercept.Standby}}
+		return writeJSON(stdout, page)
+	}
+	flag := s.start(t)
+	got := command("off", flag, "--timeout", "20s")
+	assert.Same(t, "off", result{cli.ExitOK, "configmap kube-system/node-cache: standby: true\n2 of 2 agents are in standby: the fallback answers\n", ""}, got)
+	assert.Equal(t, "configuration", standbyLine+"kind: Config\n", s.configuration())
+	got = command("on", flag, "--timeout", "20s")
+	assert.Same(t, "on", result{cli.ExitOK, "configmap kube-system/node-cache: standby: false\n2 of 2 agents answer\n", ""}, got)
+	assert.Equal(t, "configuration", "kind: Config\n", s.configuration())
+	fallback = nil
+	got = command("off", flag, "--timeout", "20s")
+	if got.Code != cli.ExitFailed || !strings.Contains(got.Stderr, "2 agents know no fallback, so their pods would have no DNS: node1, node2\nhint: ") || s.configuration() != "kind: Config\n" {
+		t.Errorf("without a fallback: %+v", got)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/remotecommand"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"github.com/nodecache/node-cache/internal/assert"
@@ -31,6 +33,17 @@ type apiServer struct {
 	pods      []corev1.Pod
 	// run runs a command in a pod. A program that returns a negative code has ended the connection itself.
 	run func(pod, command string, stdout, stderr, status io.Writer) (code int)
+
+	mu        sync.Mutex // guards the fields below
+	config    string     // the configuration in the ConfigMap node-cache
+	conflicts int        // updates of it that fail first
+}
+
+// configuration returns the configuration in the ConfigMap.
+func (s *apiServer) configuration() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.config
 }
 
 // start starts the server and returns the flag for a kubeconfig of it.
@@ -46,6 +59,26 @@ func (s *apiServer) start(t *testing.T) string {
 		send(t, w, corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: s.pods})
 	})
 	mux.HandleFunc("GET "+api+"/{pod}/exec", s.exec)
+	mux.HandleFunc("/api/v1/namespaces/kube-system/configmaps/node-cache", func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if r.Method == http.MethodPut {
+			body, err := io.ReadAll(r.Body)
+			assert.NoError(t, err)
+			var m corev1.ConfigMap
+			_, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, &m) // client-go writes protobuf
+			assert.NoError(t, err)
+			if s.conflicts--; s.conflicts >= 0 {
+				w.WriteHeader(http.StatusConflict)
+				send(t, w, metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonConflict, Code: http.StatusConflict})
+				return
+			}
+			s.config = m.Data[configKey]
+		}
+		m := corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}, Data: map[string]string{configKey: s.config}}
+		m.Name = "node-cache"
+		send(t, w, m)
+	})
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	file := filepath.Join(t.TempDir(), "kubeconfig")

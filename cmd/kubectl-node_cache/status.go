@@ -31,7 +31,10 @@ type summary struct {
 	} `json:"queries"`
 	Node struct {
 		Intercept struct {
-			Leases []struct {
+			Mode     string   `json:"mode"`
+			Standby  bool     `json:"standby"`
+			Fallback []string `json:"fallback"`
+			Leases   []struct {
 				Held bool `json:"held"`
 			} `json:"leases"`
 		} `json:"intercept"`

@@ -104,6 +104,7 @@ func (a *Agent) status() status.Status {
 		Handover: status.HandoverOf(a.handover.path, a.handover.stats(), now),
 		Kernel:   a.kernel.status(),
 	}
+	s.Config.Standby = r.config.Standby
 	if err := a.notReady(); err != nil {
 		s.State = "not ready: " + err.Error()
 	}

@@ -13,6 +13,7 @@ import (
 // interceptTarget returns the part of the interception that changes while the agent runs: services and fallback.
 func (r *generation) interceptTarget() (t node.Target) {
 	cfg := &r.config
+	t.Standby = cfg.Standby
 	var ready, own []netip.AddrPort
 	if r.cluster.Endpoints != nil {
 		ready, own = r.cluster.Endpoints.Confirmed()

@@ -61,6 +61,9 @@ type Config struct {
 	// The kernel rules that send the node's queries to the agent while it answers, else to the fallback. For `node-cache
 	// agent` only.
 	Intercept Intercept `yaml:"intercept"`
+	// The agents release their leases and keep the rules, so that the fallback answers the pods: for an incident. It needs
+	// intercept.manage, and a fallback in mode link-local. An agent that knows no endpoint of the fallback answers on.
+	Standby bool `yaml:"standby"`
 	// Answers that a BPF program gives to the node's pods. For `node-cache agent` only.
 	Kernel Kernel `yaml:"kernel"`
 	// The cache.

@@ -412,6 +412,9 @@ func checkNode(d *decoder, c *Config) {
 		checkHeld(d, c, "interface.manage")
 	}
 	checkMode(d, &c.Intercept)
+	if c.Standby {
+		checkStandby(d, &c.Intercept)
+	}
 	if !c.Intercept.Manage || !d.clean("intercept", "listen.addresses") {
 		return
 	}
@@ -441,6 +444,13 @@ func checkHeld(d *decoder, c *Config, path string) {
 		d.report(path, fmt.Sprintf("true: not with listen.addresses[%d], %s, %s", i, quote(a.String()), what), hint)
 		return
 	}
+}
+
+// checkStandby reports standby where no other server would answer.
+func checkStandby(d *decoder, i *Intercept) {
+	d.check(!i.Manage, "standby", "true: needs intercept.manage: true, or queries still arrive here", "stop the agents, or send the pods to another server", "intercept.manage")
+	d.check(i.Manage && i.Mode == ModeLinkLocal && !i.Fallback.Central && len(i.Fallback.Addresses) == 0, "standby",
+		"true: there is no fallback to answer", "name servers in intercept.fallback", "intercept.fallback")
 }
 
 // checkMode reports keys that the mode leaves without a meaning.

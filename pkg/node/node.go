@@ -53,6 +53,7 @@ type Target struct {
 	From     string           // intercept.fallback as configured
 	None     bool             // link-local mode without a fallback: remove the current one, also if a predecessor set it
 	Services []netip.Addr     // addresses of the DNS service; empty: not known yet
+	Standby  bool             // as configured: the fallback answers, if there is one
 }
 
 // A Node is the agent's state in the kernel: the link that holds its addresses, and the interception that
@@ -234,13 +235,14 @@ func (n *Node) intercept(ctx context.Context, g *errgroup.Group) error {
 		keeper := n.currentKeeper()
 		if keeper == nil && (n.config.Intercept.Mode == config.ModeLinkLocal || len(now.Services) > 0) {
 			var err error
-			if keeper, err = n.newKeeper(now); err != nil {
+			if keeper, err = n.newKeeper(ctx, now); err != nil {
 				return fmt.Errorf("intercept: %w", err)
 			}
 			setFallback(keeper, &now) // before it writes rules
 			g.Go(func() error { return keeper.Run(ctx) })
 		} else if keeper != nil {
 			setFallback(keeper, &now)
+			n.setStandby(ctx, keeper, &now)
 		}
 		select {
 		case <-ctx.Done():
@@ -259,7 +261,24 @@ func setFallback(keeper *intercept.Keeper, now *Target) {
 	}
 }
 
-func (n *Node) newKeeper(now Target) (*intercept.Keeper, error) {
+// setStandby releases the leases while the configuration has standby and another server answers, and takes them otherwise.
+func (n *Node) setStandby(ctx context.Context, keeper *intercept.Keeper, now *Target) {
+	answered := n.config.Intercept.Mode == config.ModeTransparent || len(keeper.Stats().Fallback) > 0
+	on, before := now.Standby && answered, keeper.Stats().Standby
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
+	if err := keeper.SetStandby(ctx, on, n.config.Limits.Deadline+time.Second); err != nil {
+		n.log.WarnContext(ctx, "releasing lease failed", "err", err, "expires_within", n.config.Intercept.Lease)
+	}
+	switch {
+	case on && !before:
+		n.log.WarnContext(ctx, "standby: the leases are released", "fallback", keeper.Stats().Fallback)
+	case before && !on:
+		n.log.InfoContext(ctx, "standby ended: the leases are taken")
+	}
+}
+
+func (n *Node) newKeeper(ctx context.Context, now Target) (*intercept.Keeper, error) {
 	if len(now.Fallback) == 0 && !now.None {
 		now.Fallback = n.old.fallback
 	}
@@ -271,6 +290,9 @@ func (n *Node) newKeeper(now Target) (*intercept.Keeper, error) {
 	}
 	if admin := n.config.Admin.Address; slices.Contains(r.Addresses, admin.Addr()) {
 		r.Admin = admin.Port()
+	}
+	if now.Standby {
+		n.leaseWait = 0
 	}
 	backend := n.backend
 	if len(n.old.backends) > 0 {
@@ -284,6 +306,7 @@ func (n *Node) newKeeper(now Target) (*intercept.Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
+	n.setStandby(ctx, keeper, &now)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.keeper = keeper

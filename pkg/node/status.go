@@ -53,6 +53,7 @@ func (n *Node) interceptStatus() *status.Intercept {
 		return s
 	}
 	stats := keeper.Stats()
+	s.Standby = stats.Standby
 	s.Leases, s.Fallback = stats.Leases, append(s.Fallback, stats.Fallback...)
 	s.Renewals, s.Repairs, s.LastError = stats.Renewals, max(stats.Changes, 1)-1, stats.LastError // the first change created the rules
 	s.StoodDown, s.NewOwner = stats.StoodDown, stats.NewOwner
@@ -112,7 +113,7 @@ func leaseError(stats intercept.Stats) error {
 	switch {
 	case stats.StoodDown:
 		return fmt.Errorf("the newer agent %s receives the node's queries", stats.NewOwner)
-	case stats.NoneHeldFor == 0:
+	case stats.NoneHeldFor == 0, stats.Standby:
 		return nil
 	case stats.Renewals == 0:
 		return errors.New("no lease is held")

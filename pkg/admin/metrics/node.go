@@ -127,6 +127,7 @@ func (t *table) addLease(i *intercept.Stats, mode string) {
 	by(t, counter, "intercept_lease_failures_total", "Failed lease renewals. Runbook NodeCacheLeaseNotHeld explains the reasons.",
 		label{"reason", names[intercept.Cause](intercept.NumCauses)}, i.RenewalFailures[:]...)
 	t.truth("intercept_released", "1 once the agent has released its leases because it stops.", i.Released)
+	t.truth("intercept_standby", "1 while the leases are released because the configuration has standby.", i.Standby)
 	t.truth("intercept_stood_down", "1 once a newer agent owns the rules.", i.StoodDown)
 }
 

@@ -206,6 +206,6 @@ func intercepted() intercept.Stats {
 		{Address: own4, Held: true}, {Address: netip.MustParseAddr("169.254.20.11"), Held: true}, {Address: own6, Held: true}, {Address: netip.MustParseAddr("fd00::54")},
 	}
 	s.Fallback = make([]netip.AddrPort, 3)
-	s.Released, s.StoodDown = true, true
+	s.Released, s.Standby, s.StoodDown = true, true, true
 	return s
 }

@@ -65,7 +65,7 @@ func Problems(s *Status, watched *watch.Stats, cluster *config.Cluster, empty []
 		list.addLink(s.Node.Link)
 	}
 	if s.Node != nil && s.Node.Intercept != nil {
-		list.addIntercept(s.Node.Intercept)
+		list.addIntercept(s.Node.Intercept, s.Config.Standby)
 	}
 	if s.Cluster != nil {
 		list.addCluster(s.Cluster, watched, cluster)
@@ -318,7 +318,7 @@ func (l *problems) addLink(link *netif.Stats) {
 	}
 }
 
-func (l *problems) addIntercept(i *Intercept) {
+func (l *problems) addIntercept(i *Intercept, standby bool) {
 	const where = "intercept"
 	if i.Note != "" {
 		l.add(NotIntercepted, where, i.Note, "see the data planes in docs/node.md")
@@ -333,8 +333,16 @@ func (l *problems) addIntercept(i *Intercept) {
 			"two agents run on this node: stop one of them. This one still serves, but maintains neither lease nor rules")
 		return
 	}
+	switch {
+	case i.Standby:
+		l.add(Standby, where, "the fallback answers all queries of this node: the configuration has standby",
+			"`kubectl node-cache on` ends it, or standby: false in the configuration")
+	case standby:
+		l.add(Standby, where, "the configuration has standby, but no fallback is known: this agent answers on",
+			"check that cluster.central.service has ready endpoints, or set addresses in intercept.fallback")
+	}
 	for _, lease := range i.Leases {
-		if !lease.Held {
+		if !lease.Held && !i.Standby {
 			l.add(LeaseNotHeld, where, fmt.Sprintf("the lease on %s is not held: %s", lease.Address, cmp.Or(lease.Problem, "not taken yet")),
 				"its queries go to the fallback, if one is set; run `node-cache doctor` in its pod").Subject = lease.Address.String()
 		}

@@ -41,6 +41,7 @@ const (
 	RouteDown          Reason = "RouteDown"          // no upstream of a route gives good answers
 	RulesWrong         Reason = "RulesWrong"         // the interception rules are not in place
 	SnapshotFails      Reason = "SnapshotFails"      // the next start is cold
+	Standby            Reason = "Standby"            // the fallback answers, as configured
 	TakenOver          Reason = "TakenOver"          // a newer agent runs on this node
 	UpstreamDown       Reason = "UpstreamDown"       // an upstream does not answer
 	UpstreamErrors     Reason = "UpstreamErrors"     // an upstream answers with errors only

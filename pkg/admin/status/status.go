@@ -89,6 +89,7 @@ type Config struct {
 	Refused    uint64 `json:"refused"`             // configurations refused since the start
 	LastError  string `json:"lastError,omitempty"` // why the latest one was refused
 
+	Standby     bool     `json:"standby,omitempty"`     // the configuration has standby
 	NeedRestart []string `json:"needRestart,omitempty"` // changed keys that are not in use yet
 }
 
@@ -363,6 +364,7 @@ type Intercept struct {
 	LastError string                 `json:"lastError,omitempty"`
 	StoodDown bool                   `json:"stoodDown,omitempty"` // the agent stopped managing the rules, because a newer agent owns them
 	NewOwner  string                 `json:"newOwner,omitempty"`
+	Standby   bool                   `json:"standby,omitempty"`  // the leases are released, because the configuration has standby
 	Waiting   string                 `json:"waitsFor,omitempty"` // what must be known before the rules can be made
 }
 

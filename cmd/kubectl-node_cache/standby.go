@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/yaml"
+
+	"github.com/nodecache/node-cache/pkg/cli"
+	"github.com/nodecache/node-cache/pkg/hint"
+)
+
+// configKey is the key of the configuration in its ConfigMap.
+const configKey = "node-cache.yaml"
+
+// askAgain is the pause between two rounds that ask all agents whether they are in standby.
+const askAgain = 500 * time.Millisecond
+
+func offCommand(c *cluster) *cobra.Command {
+	return standbyCommand(c, true, "off", "Have the fallback answer all pods, on every node",
+		`Have the fallback, which is the cluster's DNS, answer all pods: sets standby: true in the
+agents' ConfigMap, and waits until every agent has released its leases. Rules and pods
+stay, and nodes that join meanwhile start in standby. Refused while an agent knows no
+fallback.`)
+}
+
+func onCommand(c *cluster) *cobra.Command {
+	return standbyCommand(c, false, "on", "End what off did: the agents answer again",
+		`Have the agents answer again: removes standby from their ConfigMap, and waits until every
+agent holds its leases.`)
+}
+
+func standbyCommand(c *cluster, on bool, use, short, long string) *cobra.Command {
+	timeout := 3 * time.Minute
+	cmd := &cobra.Command{
+		Use: use, Short: short,
+		Long: long + `
+
+With --config-map it takes two seconds, with a mounted file up to two minutes. You need to
+get and update the ConfigMap, besides the permissions of all commands.
+
+Exit code 0: every agent did it; 1: one did not, or an error; 2: invalid command line.`,
+		Args: cli.UsageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.standby(cmd, on, timeout)
+		},
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "give up waiting for the agents after `DURATION`")
+	return cmd
+}
+
+// standby sets or removes standby, and waits until all agents follow.
+func (c *cluster) standby(cmd *cobra.Command, on bool, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+	defer cancel()
+	set, err := c.daemonSet(ctx)
+	if err != nil {
+		return err
+	}
+	where, err := configMapOf(set)
+	if err != nil {
+		return err
+	}
+	if on {
+		if err := c.requireFallback(cmd); err != nil {
+			return err
+		}
+	}
+	if err := c.setStandby(ctx, where, on); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(cmd.OutOrStdout(), "configmap %s/%s: standby: %t\n", c.namespace, where, on); err != nil {
+		return err
+	}
+	return c.awaitStandby(ctx, cmd, on)
+}
+
+// configMapOf returns the name of the ConfigMap that the agents read, through the API or as a mounted folder.
+func configMapOf(set *appsv1.DaemonSet) (string, error) {
+	pod := &set.Spec.Template.Spec
+	at := slices.IndexFunc(pod.Containers, func(c corev1.Container) bool { return c.Name == agentName })
+	if at < 0 {
+		return "", fmt.Errorf("the DaemonSet has no container %s", agentName)
+	}
+	agent := &pod.Containers[at]
+	if from := flagValue(agent.Args, "--config-map"); from != "" {
+		_, name, _ := strings.Cut(from, "/")
+		return name, nil
+	}
+	folder := path.Dir(flagValue(agent.Args, "--config"))
+	for _, mount := range agent.VolumeMounts {
+		if mount.MountPath != folder {
+			continue
+		}
+		for i := range pod.Volumes {
+			if v := &pod.Volumes[i]; v.Name == mount.Name && v.ConfigMap != nil {
+				return v.ConfigMap.Name, nil
+			}
+		}
+	}
+	return "", &hint.Error{
+		Err: errors.New("the agents read their configuration from no ConfigMap"), Hint: "set standby: true where they read it",
+	}
+}
+
+// flagValue returns the value of a flag, empty if it is not there.
+func flagValue(args []string, name string) string {
+	for i, arg := range args {
+		if value, ok := strings.CutPrefix(arg, name+"="); ok {
+			return value
+		}
+		if arg == name && i+1 < len(args) {
+			return args[i+1]
+		}
+	}
+	return ""
+}
+
+// requireFallback fails if an agent knows no fallback. An agent that does not answer needs none: the fallback answers already.
+func (c *cluster) requireFallback(cmd *cobra.Command) error {
+	nodes, _, err := c.nodes(cmd.Context())
+	if err != nil {
+		return err
+	}
+	rows, err := statuses(c, cmd, nodes)
+	if err != nil {
+		return err
+	}
+	var without []string
+	for _, r := range rows {
+		if i := &r.summary.Node.Intercept; r.Error == "" && i.Mode != "transparent" && len(i.Fallback) == 0 {
+			without = append(without, r.Node)
+		}
+	}
+	if len(without) == 0 {
+		return nil
+	}
+	const most = 5
+	list := strings.Join(without[:min(len(without), most)], ", ")
+	return &hint.Error{
+		Err:  fmt.Errorf("%d agents know no fallback, so their pods would have no DNS: %s", len(without), cell(list)),
+		Hint: "check that the cluster DNS has ready pods, or set intercept.fallback; nothing was changed",
+	}
+}
+
+// setStandby changes the configuration in the ConfigMap of that name.
+func (c *cluster) setStandby(ctx context.Context, name string, on bool) error {
+	maps := c.client.CoreV1().ConfigMaps(c.namespace)
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		m, err := maps.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return c.configMapError(name, err)
+		}
+		text, err := withStandby(m.Data[configKey], on)
+		if err != nil {
+			return fmt.Errorf("configmap %s/%s: %w", c.namespace, name, err)
+		}
+		if text == m.Data[configKey] {
+			return nil
+		}
+		m.Data[configKey] = text
+		_, err = maps.Update(ctx, m, metav1.UpdateOptions{})
+		if apierrors.IsConflict(err) {
+			return err // try again
+		}
+		return c.configMapError(name, err)
+	})
+}
+
+// configMapError adds a hint to an error of the API server about the ConfigMap; nil: there is none.
+func (c *cluster) configMapError(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	advice := "check that the API server is reachable: `kubectl version`"
+	switch {
+	case apierrors.IsNotFound(err):
+		advice = "the agents run on their last good configuration, or on the defaults: create it"
+	case isDenied(err):
+		advice = "you need to get and update the ConfigMap " + name + " in the namespace " + c.namespace
+	}
+	return &hint.Error{Err: fmt.Errorf("changing the configuration: %w", err), Hint: advice}
+}
+
+// standbyLine is the line that off adds, and on removes.
+const standbyLine = "standby: true # kubectl node-cache off\n"
+
+var (
+	standbyKey = regexp.MustCompile(`(?m)^standby:.*(\n|\z)`)
+	// preamble is what may come before the first key: comments, blank lines, directives, and the begin of the document.
+	preamble = regexp.MustCompile(`\A([ \t]*(#.*)?\n|%.*\n|---[ \t]*(#.*)?\n)*`)
+)
+
+var errByHand = &hint.Error{
+	Err: errors.New("the configuration has a form that this command cannot change"), Hint: "set standby in it: kubectl edit configmap",
+}
+
+// withStandby returns a configuration with standby on or off. All other lines, comments too, stay as they are.
+func withStandby(text string, on bool) (string, error) {
+	was, err := topKeys(text)
+	if err != nil {
+		return "", err
+	}
+	if strings.Contains(text[len(preamble.FindString(text)):], "\n---") {
+		return "", errByHand // yaml reads the first of several documents only
+	}
+	changed := text
+	switch found := standbyKey.FindString(text); {
+	case found == standbyLine:
+		changed = strings.Replace(text, standbyLine, "", 1)
+	case found != "":
+		changed = standbyKey.ReplaceAllLiteralString(text, "standby: false\n")
+	}
+	if on {
+		changed = standbyKey.ReplaceAllLiteralString(text, "")
+		at := len(preamble.FindString(changed))
+		changed = changed[:at] + standbyLine + changed[at:]
+	}
+	is, err := topKeys(changed)
+	if err != nil {
+		return "", errByHand
+	}
+	if got, _ := is["standby"].(bool); got != on {
+		return "", errByHand
+	}
+	delete(was, "standby")
+	delete(is, "standby")
+	if !reflect.DeepEqual(was, is) {
+		return "", errByHand
+	}
+	return changed, nil
+}
+
+// topKeys reads a configuration.
+func topKeys(text string) (map[string]any, error) {
+	keys := map[string]any{}
+	if err := yaml.UnmarshalStrict([]byte(text), &keys); err != nil { // strict: the agents refuse a key that is there twice
+		return nil, &hint.Error{Err: fmt.Errorf("reading the key %s: %w", configKey, err), Hint: "`node-cache check` names what is wrong"}
+	}
+	return keys, nil
+}
+
+// awaitStandby waits until all agents are in standby, or none is.
+func (c *cluster) awaitStandby(ctx context.Context, cmd *cobra.Command, on bool) error {
+	for {
+		nodes, missing, err := c.nodes(ctx)
+		if err != nil {
+			return err
+		}
+		rows, err := statuses(c, cmd, nodes) //nolint:contextcheck // each request has a timeout of its own
+		if err != nil {
+			return err
+		}
+		done := 0
+		for i, r := range rows {
+			switch {
+			case nodes[i].err != nil:
+			case r.summary.follows(on):
+				done++
+			default:
+				nodes[i].err = fmt.Errorf("has not followed: %s", r.summary.State)
+			}
+		}
+		if done < len(nodes) && ctx.Err() == nil {
+			select {
+			case <-time.After(askAgain):
+				continue
+			case <-ctx.Done():
+			}
+		}
+		what := map[bool]string{true: "are in standby: the fallback answers", false: "answer"}[on]
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d of %d agents %s\n", done, len(nodes)+missing, what)
+		return errors.Join(err, failures(cmd.ErrOrStderr(), nodes, missing))
+	}
+}
+
+// follows reports whether the agent is in standby, or has left it and holds all its leases.
+func (s *summary) follows(on bool) bool {
+	i := &s.Node.Intercept
+	if on {
+		return i.Standby
+	}
+	for _, lease := range i.Leases {
+		if !lease.Held {
+			return false
+		}
+	}
+	return !i.Standby && len(i.Leases) > 0
+}
