@@ -59,6 +59,8 @@ func TestRecoveryOnOtherPath(t *testing.T) {
 				if !p.Stats().Servers[0].Down {
 					t.Fatal("it is not down, so that nothing can be shown")
 				}
+				_, by := askBy(t, p)
+				assert.Equal(t, "while it is down, failed by", "all_down", by)
 				a.SetScript(tt.script)
 				time.Sleep(8 * time.Second)
 				assert.Equal(t, "answer long after its return", "192.0.2.10", ask(t, p))

@@ -18,6 +18,7 @@ import (
 type endpoint struct {
 	*common
 	Target
+	label       string // such as udp://192.0.2.1:53
 	count       counters
 	sockets     *socketPool   // takes queries over UDP; nil: not a UDP upstream
 	conns       *connPool     // takes queries over TCP, TLS or HTTPS; of a UDP upstream, those that go over TCP
@@ -46,7 +47,7 @@ type endpoint struct {
 }
 
 func newEndpoint(c *common, t Target) *endpoint {
-	e := &endpoint{common: c, Target: t}
+	e := &endpoint{common: c, Target: t, label: t.Network + "://" + t.Addr.String()}
 	e.lastCause.Store(uint32(CauseNetwork)) // of an upstream that is looped and never failed
 	e.conns = newConns(c, t, &e.count)
 	e.primary = e.conns
@@ -54,7 +55,7 @@ func newEndpoint(c *common, t Target) *endpoint {
 		e.sockets = newSocketPool(c, t.Addr, &e.count)
 		e.primary = e.sockets
 	}
-	e.loopMonitor = newLoopMonitor(c, t.Network+"://"+t.Addr.String(), e.sendLoopProbe)
+	e.loopMonitor = newLoopMonitor(c, e.label, e.sendLoopProbe)
 	if c.Rate > 0 {
 		e.limiter = rate.NewLimiter(rate.Limit(c.Rate), max(int(c.Rate/10), 1))
 	}

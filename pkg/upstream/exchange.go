@@ -304,6 +304,7 @@ func (x *exchange) processReply(a *attempt, in reply, batch *wire.SendBatch) (wo
 	case out.Err == nil:
 		a.done = true
 		x.numRunning--
+		in.m.Server = x.endpoints[a.index].label
 		if a.explores {
 			x.pool.explored.soon() // explore again with the next query: the upstream that just won may be the fastest
 		}
@@ -327,6 +328,7 @@ func (x *exchange) keepInconclusive(a *attempt, m *wire.Message) bool {
 	if kept.Parse(bytes.Clone(m.Raw)) != nil {
 		return false
 	}
+	kept.Server = x.endpoints[a.index].label
 	x.inconclusive = kept
 	a.done = true
 	x.numRunning--
@@ -394,7 +396,7 @@ func (x *exchange) handleTimer(batch *wire.SendBatch) (over bool) {
 		return false
 	case !now.Before(x.deadline):
 		if x.numRunning > 0 {
-			x.keepFailure(Failure{Reason: Timeout, Err: fmt.Errorf("waiting for an answer: %w", context.DeadlineExceeded)})
+			x.keepFailure(Failure{Reason: Timeout, Err: fmt.Errorf("waiting for an answer: %w", context.DeadlineExceeded), from: asked, cause: CauseTimeout})
 		}
 		over = true
 	case x.noneLeft, x.inconclusive != nil && !x.mayHedge: // an error rcode or an inconclusive answer is held, and no better one came
@@ -437,7 +439,7 @@ func (x *exchange) finish(now time.Time) bool {
 			continue
 		}
 		if malformed := x.endpoints[i].cancel(a, now); malformed != nil {
-			x.keepFailure(Failure{Reason: Malformed, Err: malformed})
+			x.keepFailure(Failure{Reason: Malformed, Err: malformed, from: x.endpoints[i], cause: CauseMalformed})
 		}
 	}
 	if linger > 0 {
@@ -462,6 +464,7 @@ func (x *exchange) dropLateAttempts(now time.Time) {
 func (x *exchange) recordFailedAttempt(a *attempt, out Failure) {
 	a.done = true
 	x.numRunning--
+	out.from = x.endpoints[a.index]
 	x.keepFailure(out)
 	c := x.candidate(x.endpoints[a.index])
 	if out.Reason != Rcode || c == nil {

@@ -3,6 +3,7 @@
 package upstream_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,6 +67,7 @@ func TestExchangeAttempts(t *testing.T) {
 		name    string
 		a, b, c []upstreamtest.Action // nil: no such server
 		want    string
+		by      string // server that answered, or that failed last and how
 		asked   string
 		took    time.Duration
 	}{
@@ -92,7 +94,7 @@ func TestExchangeAttempts(t *testing.T) {
 		{
 			name: "two silent servers get three attempts each, in turn",
 			a:    []upstreamtest.Action{silent}, b: []upstreamtest.Action{silent}, c: []upstreamtest.Action{good},
-			want: "timeout", asked: "A@0s B@400ms A@800ms B@1.2s A@1.6s B@2s", took: 4500 * ms,
+			want: "timeout", by: "B timeout", asked: "A@0s B@400ms A@800ms B@1.2s A@1.6s B@2s", took: 4500 * ms,
 		},
 		{
 			name: "SERVFAIL hands on at once",
@@ -102,7 +104,7 @@ func TestExchangeAttempts(t *testing.T) {
 		{
 			name: "SERVFAIL and REFUSED are not retried",
 			a:    []upstreamtest.Action{rcode(dns.RcodeServerFailure)}, b: []upstreamtest.Action{rcode(dns.RcodeRefused)},
-			want: "rcode REFUSED", asked: "A@0s B@0s", took: 0,
+			want: "rcode REFUSED", by: "B refused", asked: "A@0s B@0s", took: 0,
 		},
 		{
 			name: "the other one gets all its attempts",
@@ -112,7 +114,7 @@ func TestExchangeAttempts(t *testing.T) {
 		{
 			name: "a bad answer does not wait for the deadline",
 			a:    []upstreamtest.Action{rcode(dns.RcodeServerFailure)}, b: []upstreamtest.Action{silent},
-			want: "rcode SERVFAIL", asked: "A@0s B@0s B@400ms B@800ms", took: 1200 * ms,
+			want: "rcode SERVFAIL", by: "A servfail", asked: "A@0s B@0s B@400ms B@800ms", took: 1200 * ms,
 		},
 		{
 			name: "an earlier failure does not shorten the latest attempt",
@@ -134,12 +136,12 @@ func TestExchangeAttempts(t *testing.T) {
 		{
 			name: "FORMERR twice is an answer",
 			a:    []upstreamtest.Action{{Rcode: dns.RcodeFormatError, NoEDNS: true}},
-			want: "rcode FORMERR", asked: "A@0s A-plain@0s",
+			want: "rcode FORMERR", by: "A formerr", asked: "A@0s A-plain@0s",
 		},
 		{
 			name: "FORMERR with OPT is an answer",
 			a:    []upstreamtest.Action{rcode(dns.RcodeFormatError)},
-			want: "rcode FORMERR", asked: "A@0s",
+			want: "rcode FORMERR", by: "A formerr", asked: "A@0s",
 		},
 		{
 			name: "a referral hands on",
@@ -149,17 +151,17 @@ func TestExchangeAttempts(t *testing.T) {
 		{
 			name: "an extended response code", // 16 has two names
 			a:    []upstreamtest.Action{rcode(dns.RcodeBadVers)},
-			want: "rcode BADSIG", asked: "A@0s",
+			want: "rcode BADSIG", by: "A rcode", asked: "A@0s",
 		},
 		{
 			name: "garbage to the end",
 			a:    []upstreamtest.Action{{Raw: []upstreamtest.Raw{upstreamtest.BadShapes()[17].Make}}},
-			want: "malformed", asked: "A@0s A@400ms A@800ms", took: 4500 * ms,
+			want: "malformed", by: "A malformed", asked: "A@0s A@400ms A@800ms", took: 4500 * ms,
 		},
 		{
 			name: "mismatches are silence",
 			a:    []upstreamtest.Action{{Raw: []upstreamtest.Raw{upstreamtest.BadShapes()[0].Make}}},
-			want: "timeout", asked: "A@0s A@400ms A@800ms", took: 4500 * ms,
+			want: "timeout", by: "A timeout", asked: "A@0s A@400ms A@800ms", took: 4500 * ms,
 		},
 		{
 			name: "an answer at the last moment",
@@ -195,9 +197,11 @@ func TestExchangeAttempts(t *testing.T) {
 					}
 					p := memory(t, network, servers, addrs...)
 					start := time.Now()
-					got := ask(t, p)
+					got, by := askBy(t, p)
 					took := time.Since(start)
 					assert.Equal(t, "outcome", tt.want, got)
+					by = strings.NewReplacer(network+"://"+addrA.String(), "A", network+"://"+addrB.String(), "B").Replace(by)
+					assert.Equal(t, "answered by", cmp.Or(tt.by, map[string]string{"192.0.2.10": "A", "192.0.2.20": "B"}[tt.want]), by)
 					assert.Equal(t, "it took", tt.took, took)
 					synctest.Wait()
 					assert.Equal(t, "asked", tt.asked, d.String())

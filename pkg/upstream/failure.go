@@ -71,13 +71,15 @@ func label(i int, labels ...string) string {
 //nolint:errname // it is the outcome of an exchange more than an error: callers turn it into a reply
 type Failure struct {
 	Reason Reason
-	Rcode  uint16 // last bad response code, if Reason is Rcode
-	Err    error  // error of the last attempt with that reason; never nil
+	cause  Cause // of the last attempt with that reason; unset without an attempt
 
 	// Set only in the failure of one attempt:
-	cause      Cause
 	edns       bool // the answer had an OPT record, or was a referral
 	headerOnly bool // the answer was a header without a question
+
+	Rcode uint16    // last bad response code, if Reason is Rcode
+	Err   error     // error of the last attempt with that reason; never nil
+	from  *endpoint // upstream of that attempt; nil: no attempt was made
 }
 
 // Error returns the reason and its details.
@@ -165,6 +167,20 @@ func rcodeCause(rcode uint16) Cause {
 		return CauseNotImp
 	}
 	return CauseRcode
+}
+
+// Details returns the upstream that failed last, such as udp://192.0.2.1:53, and what was wrong with it: a [Cause]. If none
+// was asked, server is empty and cause says why.
+func (f *Failure) Details() (server, cause string) {
+	switch {
+	case f.from != nil:
+		return f.from.label, f.cause.String()
+	case f.Reason == NoUpstream:
+		return "", "no_upstream"
+	case errors.Is(f.Err, errAllDown):
+		return "", "all_down"
+	}
+	return "", f.Reason.String()
 }
 
 // EDE returns the Extended DNS Error (RFC 8914 section 4) for the client.

@@ -4,6 +4,7 @@ package upstream_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/nodecache/node-cache/internal/assert"
@@ -28,6 +29,9 @@ func TestFailureText(t *testing.T) {
 	}
 	for _, tt := range tests {
 		assert.Equal(t, "error", tt.want, tt.failure.Error())
+		if server, cause := tt.failure.Details(); server != "" || cause != strings.ReplaceAll(tt.failure.Reason.String(), "-", "_") {
+			t.Errorf("%v: failed by %q, cause %q", &tt.failure, server, cause)
+		}
 		if !errors.Is(&tt.failure, tt.failure.Err) {
 			t.Errorf("%v does not wrap %v", &tt.failure, tt.failure.Err)
 		}

@@ -124,25 +124,43 @@ func askFor(tb testing.TB, p *upstream.Pool, long time.Duration) string {
 // A receiver receives the answer to one query.
 type receiver struct {
 	answer []byte
+	server string
 	err    error
 	done   chan struct{}
 }
 
 func (r *receiver) Answered(answer *wire.Message, err error, _ *wire.SendBatch) {
 	if r.err = err; err == nil {
-		r.answer = bytes.Clone(answer.Raw)
+		r.answer, r.server = bytes.Clone(answer.Raw), answer.Server
 	}
 	close(r.done)
 }
 
 // exchange asks and waits for the answer.
 func exchange(p *upstream.Pool, q []byte, long time.Duration) ([]byte, error) {
+	r := receive(p, q, long)
+	return r.answer, r.err
+}
+
+// askBy is ask, and returns the upstream that answered, or that failed last and why.
+func askBy(tb testing.TB, p *upstream.Pool) (got, by string) {
+	tb.Helper()
+	r := receive(p, upstreamtest.Question(tb, "www.example."), 4500*time.Millisecond)
+	by = r.server
+	if f, ok := errors.AsType[*upstream.Failure](r.err); ok {
+		server, cause := f.Details()
+		by = strings.TrimSpace(server + " " + cause)
+	}
+	return outcome(tb, r.answer, r.err), by
+}
+
+func receive(p *upstream.Pool, q []byte, long time.Duration) *receiver {
 	r := receiver{done: make(chan struct{})}
 	var batch wire.SendBatch
 	p.Ask(bytes.Clone(q), time.Now().Add(long), &r, &batch)
 	batch.Flush()
 	<-r.done
-	return r.answer, r.err
+	return &r
 }
 
 func outcome(tb testing.TB, r []byte, err error) string {
