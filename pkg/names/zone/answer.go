@@ -112,9 +112,9 @@ func (zs Zones) reverse(q *wire.Query, c Client, now time.Time, dst []byte, last
 	case addr == nil:
 		res = r.nodata(needsNothing) // an empty non-terminal: names of addresses may be below it
 	case !zs[0].cfg.AllSlices:
-		res = r.denyUnlessFallback(needsEndpoints)
+		res = r.denyUnlessFallback(NoAddress, needsEndpoints)
 	default:
-		res = r.nxdomain(needsEndpoints)
+		res = r.nxdomain(NoAddress, needsEndpoints)
 	}
 	return r.dst, res
 }

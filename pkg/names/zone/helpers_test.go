@@ -79,6 +79,12 @@ func askZones(tb testing.TB, zs zone.Zones, pkt []byte, turn uint32, now time.Ti
 	g.Rcode = dns.RcodeToString[m.Rcode]
 	g.Answer, g.Ns, g.Extra = texts(m.Answer), texts(m.Ns), texts(m.Extra)
 	checkSealed(tb, &q, msg, m)
+	if denied := res.Denial != zone.NotDenied; denied != (len(m.Ns) > 0) || m.Rcode == dns.RcodeNameError && res.Denial == zone.NoType {
+		tb.Fatalf("denial %q of\n%s", res.Denial, m)
+	}
+	if why := zs.Explain(res.Denial, q.Name()); why != res.Denial && (why != zone.NoNamespace || res.Denial != zone.NoService || len(m.Answer) > 0) {
+		tb.Fatalf("denial %q explained as %q, of\n%s", res.Denial, why, m)
+	}
 	return g
 }
 

@@ -22,6 +22,7 @@ type message struct {
 	near     int // see Result.Near
 	extra    int // number of records in the additional section
 	ede      int // Extended DNS Error code, or wire.EDENone
+	denial   Denial
 
 	dedup   *dedupTable // finds duplicates in the current set of records; nil: there can be none
 	steps   int         // remaining budget for finding records; negative: spent
@@ -59,7 +60,7 @@ func (m *message) finish(rcode byte, servers int) Result {
 	binary.BigEndian.PutUint16(h[offsetAnswer:], uint16(m.answer))
 	binary.BigEndian.PutUint16(h[offsetServers:], uint16(servers))
 	binary.BigEndian.PutUint16(h[offsetExtra:], uint16(m.extra))
-	return Result{Verdict: Answered, EDE: m.ede, Limited: m.limited, Near: m.near}
+	return Result{Verdict: Answered, Denial: m.denial, EDE: m.ede, Limited: m.limited, Near: m.near}
 }
 
 // abandon removes the message: the zone gives no answer.

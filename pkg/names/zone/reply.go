@@ -85,7 +85,7 @@ func (r *reply) resolve(zs Zones) Result {
 		if r.answer == maxAliases {
 			r.clear() // with part of the chain, a client would only follow it further
 			r.enter(zs, r.q.Name(), wire.HeaderLen)
-			return r.nodata(needsNothing)
+			return r.deny(AliasChain, needsNothing, wire.RcodeSuccess, wire.EDEStaleAnswer)
 		}
 		r.appendAlias(alias)
 		if r.q.Type == wire.TypeCNAME {
@@ -194,9 +194,9 @@ func (r *reply) ownName() Result {
 		return r.finish(wire.RcodeSuccess, 0)
 	}
 	if r.z.cfg.External {
-		return r.deny(needsNothing, wire.RcodeNXDomain, wire.EDENone)
+		return r.deny(ImpossibleName, needsNothing, wire.RcodeNXDomain, wire.EDENone)
 	}
-	return r.denyUnlessFallback(needsNothing)
+	return r.denyUnlessFallback(ImpossibleName, needsNothing)
 }
 
 // serverAddrs answers the name of the zone's server.
@@ -226,25 +226,33 @@ func (r *reply) serviceTree() (alias string, res Result) {
 		}
 	}
 	if ok, on := r.z.exposes(r.labelRange(s.left+1, s.left+2)); !ok {
-		return "", r.nxdomain(on)
+		return "", r.hidden(on)
 	}
 	if s.left < 0 {
 		return "", r.namespaceName()
 	}
 	if !s.possible() {
-		return "", r.nxdomain(needsNothing)
+		return "", r.nxdomain(ImpossibleName, needsNothing)
 	}
 	s.n, _ = r.z.cfg.Store.findNode(r.labelRange(s.left, s.left+2))
 	if s.n == nil || s.n.svc == nil {
-		return "", r.nxdomain(needsServices)
+		return "", r.nxdomain(NoService, needsServices)
 	}
 	return s.resolve()
+}
+
+// hidden denies a name of a namespace that the zone does not expose, see [Zone.exposes].
+func (r *reply) hidden(g kindSet) Result {
+	if g == needsNothing {
+		return r.nxdomain(NotServed, g)
+	}
+	return r.nxdomain(NoNamespace, g)
 }
 
 // namespaceName answers <namespace>.svc and <namespace>.pod, which have no data.
 func (r *reply) namespaceName() Result {
 	if !r.z.hasNamespace(r.labelRange(0, 1)) {
-		return r.nxdomain(needsNamespaces)
+		return r.nxdomain(NoNamespace, needsNamespaces)
 	}
 	return r.nodata(needsNothing)
 }
@@ -255,10 +263,10 @@ func (r *reply) podTree() Result {
 		return r.nodata(needsNothing)
 	}
 	if r.z.cfg.Pods == PodsDisabled {
-		return r.nxdomain(needsNothing)
+		return r.nxdomain(PodNamesDisabled, needsNothing)
 	}
 	if ok, on := r.z.exposes(r.labelRange(r.labels-depthNamespace, r.labels-depthTree)); !ok {
-		return r.nxdomain(on)
+		return r.hidden(on)
 	}
 	switch r.labels {
 	case depthNamespace:
@@ -266,7 +274,7 @@ func (r *reply) podTree() Result {
 	case depthService:
 		return r.podName()
 	}
-	return r.nxdomain(needsNothing)
+	return r.nxdomain(ImpossibleName, needsNothing)
 }
 
 // podName answers <address>.<namespace>.pod.
@@ -274,18 +282,18 @@ func (r *reply) podName() Result {
 	var buf [16]byte
 	addr := parseDashed(r.label(0), &buf)
 	if addr == nil {
-		return r.nxdomain(needsNothing)
+		return r.nxdomain(ImpossibleName, needsNothing)
 	}
-	exists, on := false, needsNamespaces
+	exists, on, why := false, needsNamespaces, NoNamespace
 	if r.z.cfg.Pods == PodsVerified {
-		exists, on = r.z.cfg.Store.hasPod(r.label(1), addr), needsPods
+		exists, on, why = r.z.cfg.Store.hasPod(r.label(1), addr), needsPods, NoPod
 	} else {
 		n, _ := r.z.cfg.Store.findNamespace(r.labelRange(1, 2))
 		exists = n.exists()
 	}
 	switch {
 	case !exists:
-		return r.nxdomain(on)
+		return r.nxdomain(why, on)
 	case addrLenOf(r.q.Type) != len(addr):
 		return r.nodata(needsNothing)
 	}
@@ -304,7 +312,7 @@ func (r *reply) federated(suffix string) (alias string, res Result) {
 		return "", r.answerUnknown()
 	}
 	if alias = string(r.labelRange(0, r.labels)) + suffix; len(alias) > wire.MaxName {
-		return "", r.nxdomain(needsNothing)
+		return "", r.nxdomain(ImpossibleName, needsNothing)
 	}
 	return alias, res
 }
@@ -342,10 +350,10 @@ func (r *reply) positive(g kindSet) Result {
 }
 
 // nxdomain denies the name. If Config.Fallthrough covers it and no kind is unsynced, the verdict is NotInZone or, after an alias, Alias.
-func (r *reply) nxdomain(g kindSet) Result {
+func (r *reply) nxdomain(why Denial, g kindSet) Result {
 	switch {
 	case !r.within(r.z.fallthroughs) || r.freshnessOf(g) == unsynced:
-		return r.deny(g, wire.RcodeNXDomain, wire.EDEStaleNXDomain)
+		return r.deny(why, g, wire.RcodeNXDomain, wire.EDEStaleNXDomain)
 	case r.answer > 0:
 		return r.leave(r.name)
 	}
@@ -353,11 +361,13 @@ func (r *reply) nxdomain(g kindSet) Result {
 }
 
 // nodata denies the type at a name that exists.
-func (r *reply) nodata(g kindSet) Result { return r.deny(g, wire.RcodeSuccess, wire.EDEStaleAnswer) }
+func (r *reply) nodata(g kindSet) Result {
+	return r.deny(NoType, g, wire.RcodeSuccess, wire.EDEStaleAnswer)
+}
 
 // deny denies the name or type if the kinds are fresh. Otherwise it leaves the answer to the fallback. Without a fallback,
 // stale or unwatched kinds deny too, but unsynced kinds do not. If the fallback has failed, stale kinds deny too.
-func (r *reply) deny(g kindSet, rcode byte, staleCode int) Result {
+func (r *reply) deny(why Denial, g kindSet, rcode byte, staleCode int) Result {
 	if t := r.freshnessOf(g); t != fresh {
 		switch {
 		case r.z.cfg.HasFallback() && (t != stale || !r.fallbackFailed):
@@ -368,16 +378,17 @@ func (r *reply) deny(g kindSet, rcode byte, staleCode int) Result {
 			r.ede = staleCode
 		}
 	}
+	r.denial = why
 	r.appendSOA()
 	return r.finish(rcode, 1)
 }
 
 // denyUnlessFallback leaves a name that this zone cannot know to the fallback. Without a fallback it denies the name.
-func (r *reply) denyUnlessFallback(g kindSet) Result {
+func (r *reply) denyUnlessFallback(why Denial, g kindSet) Result {
 	if r.z.cfg.HasFallback() {
 		return r.abandon(UseFallback, wire.EDENone)
 	}
-	return r.nxdomain(g)
+	return r.nxdomain(why, g)
 }
 
 // complete reports whether the store has all objects of the kinds, even if stale: an incomplete set is no answer.

@@ -31,8 +31,11 @@ func (s serviceName) resolve() (alias string, res Result) {
 	}
 	switch s.n.svc.typ {
 	case ExternalName:
-		if alias = s.n.svc.inside(); s.left > 0 || alias == "" {
-			return "", s.nxdomain(needsServices)
+		switch alias = s.n.svc.inside(); {
+		case s.left > 0:
+			return "", s.nxdomain(ImpossibleName, needsServices)
+		case alias == "":
+			return "", s.nxdomain(BadExternalName, needsServices)
 		}
 		return alias, res
 	case Unselected:
@@ -58,7 +61,7 @@ func (s serviceName) external() (alias string, res Result) {
 	switch {
 	case e.exists():
 	case !s.n.svc.endpointsIn(s.z):
-		return "", s.nxdomain(needsServices)
+		return "", s.nxdomain(NoExternal, needsServices)
 	case s.lacksSlices():
 		return "", s.answerUnknown()
 	default:
@@ -69,7 +72,7 @@ func (s serviceName) external() (alias string, res Result) {
 	case !ok:
 		return "", s.belowPorts(e.ports())
 	case filter.count(e.ports()) == 0:
-		return "", s.nxdomain(needsServices)
+		return "", s.nxdomain(NoPort, needsServices)
 	case e.alias != "" && s.left == 0:
 		return e.alias, res
 	}
@@ -81,22 +84,30 @@ func (s serviceName) belowPorts(ports portList) Result {
 	if p, ok := protocolOf(s.label(0)); ok && ports.protocols()>>p&1 != 0 {
 		return s.nodata(needsNothing)
 	}
-	return s.nxdomain(needsServices)
+	return s.nxdomain(s.missing(), needsServices)
+}
+
+// missing returns what a name one label below a service lacks: a protocol, or else an endpoint.
+func (s serviceName) missing() Denial {
+	if _, ok := protocolOf(s.label(0)); ok {
+		return NoPort
+	}
+	return NoEndpoint
 }
 
 // clusterIP answers a name of a ClusterIP service.
 func (s serviceName) clusterIP() Result {
 	if s.z.cfg.IgnoreEmpty && !s.n.hasPublished() && s.freshnessOf(needsSlices) != unwatched {
-		return s.nxdomain(needsEndpoints)
+		return s.nxdomain(NoReadyEndpoint, needsEndpoints)
 	}
 	filter, ok := s.portFilter()
 	switch {
 	case s.left == 1:
 		return s.belowClusterIP()
 	case !ok, s.namesCluster():
-		return s.nxdomain(needsServices) // a zonal name, or <endpoint>.<cluster>.<svc>
+		return s.nxdomain(ImpossibleName, needsServices) // a zonal name, or <endpoint>.<cluster>.<svc>
 	case s.left == 2 && filter.count(s.n.svc.ports()) == 0:
-		return s.nxdomain(needsServices)
+		return s.nxdomain(NoPort, needsServices)
 	}
 	return s.serviceSet(s.n.svc, "", &filter)
 }
@@ -127,11 +138,11 @@ func (s serviceName) belowClusterIP() Result {
 	}
 	switch {
 	case s.z.inSet():
-		return s.nxdomain(needsServices)
+		return s.nxdomain(s.missing(), needsServices)
 	case !s.z.cfg.AllSlices:
-		return s.denyUnlessFallback(needsServices)
+		return s.denyUnlessFallback(s.missing(), needsServices)
 	}
-	return s.nxdomain(needsEndpoints)
+	return s.nxdomain(s.missing(), needsEndpoints)
 }
 
 // endpoint answers the name of a published endpoint in the store. It returns false if none has the name.
@@ -153,7 +164,7 @@ func (s serviceName) headless() Result {
 		if res, ok := s.endpoint(); ok {
 			return res
 		}
-		return s.nxdomain(needsEndpoints)
+		return s.nxdomain(NoEndpoint, needsEndpoints)
 	case s.left == 1:
 		return s.belowHeadless()
 	}
@@ -164,7 +175,10 @@ func (s serviceName) headless() Result {
 	sel := newSelection(s.reply, s.n)
 	sel.ports = filter
 	if !s.complete(needsSlices) || !sel.notEmpty() { // an incomplete or empty set is not an answer
-		return s.nxdomain(needsEndpoints)
+		if s.left > 0 && s.n.hasPublished() {
+			return s.nxdomain(NoPort, needsEndpoints)
+		}
+		return s.nxdomain(NoReadyEndpoint, needsEndpoints)
 	}
 	return s.set(&sel)
 }
@@ -184,7 +198,7 @@ func (s serviceName) belowHeadless() Result {
 	if p, ok := protocolOf(s.label(0)); ok && s.n.hasProtocol(p) {
 		return s.nodata(needsNothing)
 	}
-	return s.nxdomain(needsEndpoints)
+	return s.nxdomain(s.missing(), needsEndpoints)
 }
 
 // zonal answers a zonal name of a headless service, or a name between that and the service, such as pin._zone.<service>.
@@ -193,7 +207,7 @@ func (s serviceName) zonal() Result {
 		return s.zonalEmpty()
 	}
 	if !s.complete(needsSlices) {
-		return s.nxdomain(needsEndpoints)
+		return s.nxdomain(NoReadyEndpoint, needsEndpoints)
 	}
 	sel := newSelection(s.reply, s.n)
 	sel.zone = s.labelRange(0, s.left-2)
@@ -201,7 +215,7 @@ func (s serviceName) zonal() Result {
 		sel.zone = nil
 	}
 	if !sel.notEmpty() {
-		return s.nodata(needsEndpoints)
+		return s.deny(NoReadyEndpoint, needsEndpoints, wire.RcodeSuccess, wire.EDEStaleAnswer)
 	}
 	return s.set(&sel)
 }
@@ -209,7 +223,7 @@ func (s serviceName) zonal() Result {
 // zonalEmpty answers a name above zonal names. It exists without data below every headless service if slices are watched.
 func (s serviceName) zonalEmpty() Result {
 	if s.freshnessOf(needsSlices) == unwatched {
-		return s.nxdomain(needsEndpoints)
+		return s.nxdomain(NoReadyEndpoint, needsEndpoints)
 	}
 	return s.nodata(needsNothing)
 }

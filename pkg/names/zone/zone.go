@@ -98,6 +98,7 @@ const (
 // A Result describes the answer.
 type Result struct {
 	Verdict Verdict
+	Denial  Denial // with Answered: why the name or the type is denied
 	EDE     int    // Extended DNS Error code for the reply, or wire.EDENone
 	Target  []byte // with Alias: its target in canonical wire form, within the appended message
 	Limited bool   // records are missing because of a bound of the zone, not of the client
