@@ -164,12 +164,14 @@ func sameFile(info, was os.FileInfo) bool {
 	return was != nil && os.SameFile(info, was) && info.ModTime().Equal(was.ModTime()) && info.Size() == was.Size()
 }
 
-// parse adds the names of a text in the format of hosts(5). It returns the number of valid names, and of lines with an error.
-func (b *builder) parse(text []byte) (names, skipped int) {
+// parse adds the names of the text of a file in the format of hosts(5). It returns the number of valid names, and of lines with an error.
+func (b *builder) parse(text []byte, file int) (names, skipped int) {
 	text = bytes.TrimPrefix(text, []byte("\ufeff")) // the byte order mark, with which some editors begin a file
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, maxFileSize+1)
+	b.from = origin{file: int32(file)} //nolint:gosec // few files
 	for lines.Scan() {
+		b.from.line++
 		line, _, _ := bytes.Cut(lines.Bytes(), []byte{'#'})
 		fields := bytes.Fields(line)
 		if len(fields) == 0 {
@@ -242,8 +244,8 @@ func (h *Hosts) configuredHosts() *builder {
 // buildTable builds the table of all hosts and publishes it.
 func (h *Hosts) buildTable() {
 	b := h.configuredHosts()
-	for _, f := range h.files {
-		f.Names, f.Skipped = b.parse(f.text)
+	for i, f := range h.files {
+		f.Names, f.Skipped = b.parse(f.text, i+1)
 		if f.Skipped > 0 {
 			h.log.Warn("hosts file lines skipped", "path", f.Path, "lines", f.Skipped)
 		}
@@ -251,6 +253,14 @@ func (h *Hosts) buildTable() {
 	t := b.table // a copy, so that the rest of the builder is freed
 	h.table.Store(&t)
 	h.log.Info("hosts files loaded", "files", len(h.files), "names", len(t.names), "addresses", t.addresses)
+}
+
+// origin formats an origin.
+func (h *Hosts) origin(from origin) string {
+	if from.file == 0 {
+		return "hosts.names"
+	}
+	return fmt.Sprintf("%s:%d", h.cfg.Files[from.file-1], from.line)
 }
 
 // publishStates copies the state of the files for other goroutines.

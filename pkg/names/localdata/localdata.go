@@ -101,6 +101,25 @@ func (d *Data) Leaves(q *wire.Query) bool {
 	return d.hosts.table.Load().leaves(q)
 }
 
+// Rule returns what of the configuration decides about q: hosts.names, a hosts file with the line, such as /etc/hosts:12, or a template,
+// such as templates[2]. It is empty if nothing does.
+func (d *Data) Rule(q *wire.Query) string {
+	t := d.hosts.table.Load()
+	from, left, ok := t.originOf(q)
+	if ok && !left {
+		return d.hosts.origin(from)
+	}
+	if first := slices.IndexFunc(d.templates, func(a Template) bool { return a.covers(q) }); first >= 0 {
+		if m := d.evaluated(q, first); m.verdict != None {
+			return fmt.Sprintf("templates[%d]", m.template)
+		}
+	}
+	if ok {
+		return d.hosts.origin(from)
+	}
+	return ""
+}
+
 // Stats holds the sizes and error counters of a Data.
 type Stats struct {
 	Names     int         `json:"names"`     // number of hosts' names

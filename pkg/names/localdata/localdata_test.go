@@ -34,6 +34,9 @@ func query(tb testing.TB, s *localdata.Data, name string, rrtype uint16) string 
 	if string(out[:6]) != "before" {
 		tb.Fatal("Answer changed the bytes before dst")
 	}
+	if rule := s.Rule(&q); (rule != "") != (verdict != localdata.None || s.Leaves(&q)) {
+		tb.Errorf("%s %d: rule %q, verdict %d", name, rrtype, rule, verdict)
+	}
 	msg := out[6:]
 	switch verdict {
 	case localdata.None:
@@ -184,6 +187,51 @@ func TestHosts(t *testing.T) {
 }
 
 // TestHostsBounds exceeds the bounds of names per address and addresses per name.
+// TestRule names what decides: a file with its line, a key, or a template.
+func TestRule(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "hosts")
+	write(t, path, hostsText)
+	second := path + "2"
+	write(t, second, "192.0.2.7 second.example db.example # db.example is of the first file\n")
+	s := newLocalData(t, localdata.Config{
+		Files: []string{path, second},
+		Names: map[string][]netip.Addr{"own.example": addrs("192.0.2.2")},
+		Templates: []localdata.Template{
+			{Zone: "example.", Types: []uint16{dns.TypeMX}, Match: []string{"^db[.]"}},
+			{Zone: "blocked.test.", Rcode: dns.RcodeNameError},
+			{Zone: "fails.test.", Answer: parse(t, "{{ .Group.none }} 60 IN A x")},
+			{Zone: "test.", Rcode: dns.RcodeRefused},
+		},
+	})
+	for _, tt := range []struct {
+		ask    string
+		rrtype uint16
+		want   string
+	}{
+		{"own.example.", dns.TypeA, "hosts.names"},
+		{"own.example.", dns.TypeAAAA, "hosts.names"},
+		{"own.example.", dns.TypeMX, "hosts.names"}, // without a route, it has no such type
+		{"DB.example.", dns.TypeA, path + ":4"},
+		{"db.example.", dns.TypeMX, "templates[0]"},
+		{"second.example.", dns.TypeA, second + ":1"},
+		{"x.apps.example.", dns.TypeA, path + ":12"},
+		{"7.2.0.192.in-addr.arpa.", dns.TypePTR, second + ":1"},
+		{"www.blocked.test.", dns.TypeA, "templates[1]"},
+		{"fails.test.", dns.TypeA, "templates[2]"},
+		{"other.test.", dns.TypeA, "templates[3]"},
+		{"other.example.", dns.TypeMX, ""},
+	} {
+		for range 2 { // evaluated, then from the cache
+			var q wire.Query
+			pkt, err := new(dns.Msg).SetQuestion(tt.ask, tt.rrtype).Pack()
+			assert.NoError(t, err)
+			q.Parse(pkt)
+			assert.Equal(t, fmt.Sprintf("%s %s", tt.ask, dns.TypeToString[tt.rrtype]), tt.want, s.Rule(&q))
+		}
+	}
+}
+
 func TestHostsBounds(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
@@ -395,6 +443,23 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
+// checkLine checks that the line that the rule of a name gives is the first one with the name.
+func checkLine(tb testing.TB, s *localdata.Data, name, path, text string) {
+	tb.Helper()
+	var q wire.Query
+	pkt, err := new(dns.Msg).SetQuestion(name, dns.TypeA).Pack()
+	assert.NoError(tb, err)
+	q.Parse(pkt)
+	number := 0
+	for line := range strings.SplitSeq(text, "\n") {
+		number++
+		if _, ok := parseHostsSlowly(line)[name]; ok {
+			break
+		}
+	}
+	assert.Equal(tb, "rule of "+name, fmt.Sprintf("%s:%d", path, number), s.Rule(&q))
+}
+
 // FuzzHosts compares arbitrary files with a simple parser.
 func FuzzHosts(f *testing.F) {
 	f.Add(hostsText)
@@ -406,6 +471,7 @@ func FuzzHosts(f *testing.F) {
 		for name, want := range parseHostsSlowly(text) {
 			for rrtype, want := range want {
 				got := query(t, s, name, rrtype)
+				checkLine(t, s, name, path, text)
 				if n := strings.Count(got, "|"); n != min(len(want), 1024) {
 					t.Fatalf("%s %d: %s, want %v", name, rrtype, got, want)
 				}

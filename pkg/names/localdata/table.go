@@ -29,6 +29,13 @@ type table struct {
 // addresses are the packed addresses of one name.
 type addresses struct {
 	v4, v6 string // 4 and 16 bytes each
+	from   origin // of the first address
+}
+
+// An origin is where a name is configured.
+type origin struct {
+	file int32 // number of the file, from 1 on; 0: hosts.names
+	line int32 // from 1 on
 }
 
 // A builder makes a table.
@@ -38,6 +45,7 @@ type builder struct {
 	counts  map[netip.Addr]int // number of PTR records by address
 	frozen  map[string]bool    // names that take no more addresses
 	reverse bool               // addresses get PTR records
+	from    origin             // of the names that are added next
 	room    []byte             // buffer for a name
 }
 
@@ -58,7 +66,10 @@ func (b *builder) add(text string, addr netip.Addr) bool {
 	if b.frozen[string(name)] {
 		return true
 	}
-	h := b.names[string(name)]
+	h, ok := b.names[string(name)]
+	if !ok {
+		h.from = b.from
+	}
 	addr = addr.Unmap().WithZone("")
 	list, raw := &h.v6, string(addr.AsSlice())
 	if addr.Is4() {
@@ -140,6 +151,19 @@ func (t *table) leaves(q *wire.Query) bool {
 	return ok && q.Type != wire.TypePTR
 }
 
+// originOf returns where the name of q is configured. left reports whether the table leaves its type to templates and upstreams.
+func (t *table) originOf(q *wire.Query) (from origin, left, ok bool) {
+	h, ok := t.lookup(q.Name())
+	if !ok {
+		var names string
+		if names, ok = t.pointers[string(q.Name())]; !ok {
+			return origin{}, false, false
+		}
+		h = t.names[names[:nameEnd(names)]] // a reverse name is configured where the first of its hosts is
+	}
+	return h.from, t.leaves(q), true
+}
+
 // lookup returns the addresses of the name, or of the wildcard at its parent.
 func (t *table) lookup(name []byte) (addresses, bool) {
 	h, ok := t.names[string(name)]
@@ -177,16 +201,22 @@ func appendPointers(dst []byte, q *wire.Query, ttl uint32, names string) []byte 
 	dst = appendHead(dst, q)
 	count := 0
 	for q.Type == wire.TypePTR && names != "" {
-		end := 1
-		for off := 0; names[off] != 0; end = off + 1 {
-			off += 1 + int(names[off])
-		}
+		end := nameEnd(names)
 		dst = appendOwn(dst, wire.TypePTR, ttl, names[:end])
 		names = names[end:]
 		count++
 	}
 	binary.BigEndian.PutUint16(dst[start+6:], uint16(count))
 	return dst
+}
+
+// nameEnd returns the length in bytes of the first of the names.
+func nameEnd(names string) int {
+	off := 0
+	for names[off] != 0 {
+		off += 1 + int(names[off])
+	}
+	return off + 1
 }
 
 // appendHead appends the header and the question.

@@ -89,15 +89,7 @@ func (d *Data) answerFromTemplates(q *wire.Query, dst []byte) (_ []byte, verdict
 	if first == len(d.templates) {
 		return dst, None, nil
 	}
-	key := q.Key()[:len(q.Name())+2] // name and type, without the DO and CD bits
-	place := &d.answers[maphash.Bytes(d.seed, key)%answerCacheSlots]
-	m := place.Load()
-	if m == nil || !m.matches(q) {
-		m = d.evaluate(q, d.templates[first:])
-		if len(m.msg) <= maxCachedAnswer {
-			place.Store(m)
-		}
-	}
+	m := d.evaluated(q, first)
 	if m.verdict == Failed {
 		d.failures.Add(1)
 	}
@@ -106,15 +98,29 @@ func (d *Data) answerFromTemplates(q *wire.Query, dst []byte) (_ []byte, verdict
 	return dst, m.verdict, dst[start+len(m.msg)-m.target:]
 }
 
-// evaluate generates the answer to q by the first of the templates that matches it.
-func (d *Data) evaluate(q *wire.Query, templates []Template) *cachedAnswer {
+// evaluated returns the answer to q, evaluated before or now. Templates before first do not cover q.
+func (d *Data) evaluated(q *wire.Query, first int) *cachedAnswer {
+	key := q.Key()[:len(q.Name())+2] // name and type, without the DO and CD bits
+	place := &d.answers[maphash.Bytes(d.seed, key)%answerCacheSlots]
+	m := place.Load()
+	if m == nil || !m.matches(q) {
+		m = d.evaluate(q, first)
+		if len(m.msg) <= maxCachedAnswer {
+			place.Store(m)
+		}
+	}
+	return m
+}
+
+// evaluate generates the answer to q by the first template that matches it, from first on.
+func (d *Data) evaluate(q *wire.Query, first int) *cachedAnswer {
 	m := &cachedAnswer{name: string(q.Name()), rrtype: q.Type}
 	name, _, err := dns.UnpackDomainName(q.Name(), 0)
 	if err != nil {
 		return m
 	}
-	for i := range templates {
-		a := &templates[i]
+	for i := first; i < len(d.templates); i++ {
+		a := &d.templates[i]
 		if !a.covers(q) {
 			continue
 		}
@@ -122,7 +128,7 @@ func (d *Data) evaluate(q *wire.Query, templates []Template) *cachedAnswer {
 		if !ok {
 			continue
 		}
-		m.verdict = Answered
+		m.verdict, m.template = Answered, i
 		if m.msg, m.target, err = a.answer(question, q); err != nil {
 			m.msg, m.target, m.verdict = nil, 0, Failed
 			d.log.Debug("template failed", "name", name, "type", question.Type, "err", err)
@@ -228,11 +234,12 @@ const (
 
 // A cachedAnswer is the immutable result for one question.
 type cachedAnswer struct {
-	name    string // canonical
-	rrtype  uint16
-	verdict Verdict
-	msg     []byte
-	target  int // with Alias: length in bytes of the alias target that msg ends with
+	name     string // canonical
+	rrtype   uint16
+	verdict  Verdict
+	msg      []byte
+	template int // index of the template, unless verdict is None
+	target   int // with Alias: length in bytes of the alias target that msg ends with
 }
 
 // matches reports whether m is the result for q's question.
