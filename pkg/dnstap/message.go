@@ -64,7 +64,7 @@ type message struct {
 	kind            uint64 // Message.Type of dnstap.proto, such as clientQuery
 	protocol        uint64 // SocketProtocol of dnstap.proto
 	client, server  netip.AddrPort
-	pod             string
+	extra           []byte    // text; empty: none
 	asked, answered time.Time // when the query and the response were sent or received
 	query, response []byte
 	id              uint16 // DNS message ID of the query, which the response gets too
@@ -76,9 +76,8 @@ func (m *message) append(dst, head []byte) []byte {
 	start := len(dst)
 	dst = append(dst, 0, 0, 0, 0)
 	dst = append(dst, head...)
-	if m.pod != "" {
-		dst = protowire.AppendTag(dst, dnstapExtra, protowire.BytesType)
-		dst = protowire.AppendString(dst, m.pod)
+	if len(m.extra) > 0 {
+		dst = appendBytes(dst, dnstapExtra, m.extra)
 	}
 	dst = protowire.AppendTag(dst, dnstapMessage, protowire.BytesType)
 	// The length is not known yet. Three bytes hold the length of any message, because a varint may be padded.

@@ -81,9 +81,9 @@ func (t *Tap) ClientQuery(from *wire.Peer, at time.Time, query []byte) {
 	t.add(&message{kind: clientQuery, protocol: clientProtocol(from), client: from.Addr, asked: at, query: query})
 }
 
-// ClientResponse sends the reply to a client and its pod's name, which may be empty.
-func (t *Tap) ClientResponse(from *wire.Peer, pod string, asked, at time.Time, response []byte) {
-	t.add(&message{kind: clientResponse, protocol: clientProtocol(from), client: from.Addr, pod: pod, asked: asked, answered: at, response: response, id: wire.ID(response)})
+// ClientResponse sends the reply to a client. extra, which may be empty, says more of it as text.
+func (t *Tap) ClientResponse(from *wire.Peer, extra []byte, asked, at time.Time, response []byte) {
+	t.add(&message{kind: clientResponse, protocol: clientProtocol(from), client: from.Addr, extra: extra, asked: asked, answered: at, response: response, id: wire.ID(response)})
 }
 
 // ForwarderQuery sends a query to an upstream, whose network is udp, tcp, tls or https.
@@ -106,7 +106,7 @@ func clientProtocol(from *wire.Peer) uint64 {
 // add appends a message to the buffer, or drops it.
 func (t *Tap) add(m *message) {
 	t.mu.Lock()
-	if len(t.buffer)+len(m.query)+len(m.response) > maxBuffer {
+	if len(t.buffer)+len(m.query)+len(m.response)+len(m.extra) > maxBuffer {
 		t.dropped++
 		t.mu.Unlock()
 		return

@@ -78,15 +78,15 @@ func TestMessages(t *testing.T) {
 	tap, stop := start(t, "tcp://"+l.Addr().String())
 	answered := asked.Add(1500 * time.Millisecond)
 	tap.ClientQuery(&client, asked, query)
-	tap.ClientResponse(&client, "shop/web", asked, answered, reply)
-	tap.ClientResponse(&stream, "", asked, answered, []byte(strings.Repeat("x", 65535)))
+	tap.ClientResponse(&client, []byte("pod=shop/web upstream=udp://192.0.2.53:53"), asked, answered, reply)
+	tap.ClientResponse(&stream, nil, asked, answered, []byte(strings.Repeat("x", 65535)))
 	for _, network := range []string{"udp", "tcp", "tls", "https"} {
 		tap.ForwarderQuery(network, server, asked, query)
 	}
 	tap.ForwarderResponse("udp", server, asked, answered, query, reply)
 	for i, want := range []string{
 		`CLIENT_QUERY INET UDP 10.1.2.3:4000  1700000000.5 0.0 "\x124 the query" ""`,
-		`CLIENT_RESPONSE INET UDP 10.1.2.3:4000  1700000000.5 1700000001.500000005 "" "Vx the reply" shop/web`,
+		`CLIENT_RESPONSE INET UDP 10.1.2.3:4000  1700000000.5 1700000001.500000005 "" "Vx the reply" pod=shop/web upstream=udp://192.0.2.53:53`,
 		`CLIENT_RESPONSE INET6 TCP [fd00::1]:4001  1700000000.5 1700000001.500000005 "" "` + strings.Repeat("x", 65535) + `"`,
 		`FORWARDER_QUERY INET UDP  192.0.2.53:53 1700000000.5 0.0 "\x124 the query" ""`,
 		`FORWARDER_QUERY INET TCP  192.0.2.53:53 1700000000.5 0.0 "\x124 the query" ""`,
@@ -172,14 +172,15 @@ func TestFull(t *testing.T) {
 	large := make([]byte, 65535)
 	before := heap()
 	for range 1000 {
-		tap.ClientResponse(&client, "", asked, asked, large)
+		tap.ClientResponse(&client, nil, asked, asked, large)
 	}
 	if grown := heap() - before; grown > 12<<20 {
 		t.Errorf("64 MB of messages take %d bytes, want two buffers of 4 MiB at most", grown)
 	}
 	stop()
 	assert.Same(t, "stats", dnstap.Stats{Dropped: 1000}, tap.Stats())
-	assert.Equal(t, "allocations", 0, testing.AllocsPerRun(1000, func() { tap.ClientResponse(&client, "", asked, asked, reply) }))
+	extra := []byte("pod=shop/web")
+	assert.Equal(t, "allocations", 0, testing.AllocsPerRun(1000, func() { tap.ClientResponse(&client, extra, asked, asked, reply) }))
 }
 
 // TestHangUp has a collector end each connection after the handshake: the pauses grow, as with one that is away.

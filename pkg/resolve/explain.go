@@ -4,6 +4,7 @@ package resolve
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
@@ -11,10 +12,16 @@ import (
 )
 
 // A client on this host may ask for an explanation of its reply with an EDNS option. The explanation
-// contains words of closed sets, numbers, and names from the configuration or from the question, as
+// contains words of closed sets, numbers, addresses of upstreams, and names from the configuration or from the question, as
 // `name=value` separated by spaces:
 //
 //	source   origin of the reply, one of Sources
+//	upstream the one that answered, or that failed last
+//	failure  what was wrong with it
+//	reason   the limit that shed the query, one of Sheds
+//	denied   why the zone denies the name or the type, one of [zone.Denials]
+//	below    denied name that covers all names below it
+//	rule     what of the configuration decides, see [localdata.Data.Rule]
 //	rewritten name looked up in place of the query name
 //	found    search: the name that has the addresses
 //	made     dns64: addresses were synthesized, or A records were queried for that
@@ -23,8 +30,6 @@ import (
 //	left     seconds until the entry expires; negative: since then; for synthesized addresses: until these expire
 //	took     milliseconds from the query to its reply, if upstream was queried
 //	kept     no: the answer may not be cached
-//	below    denied name that covers all names below it
-//	reason   the limit that shed the query, one of Sheds
 //	route    the zone of the route; none: no route takes the name
 //	kernel   yes: pods get a copy of the answer from the kernel
 //
@@ -64,8 +69,8 @@ func (a *explanation) left(d time.Duration) {
 	a.add("left=%ds", d/time.Second)
 }
 
-// begin returns an explanation with the source of the reply, and how the question was redirected.
-func (w *waiter) begin(source Source) *explanation {
+// begin returns an explanation with the source of the reply, how the question was redirected, and the detail.
+func (w *waiter) begin(source Source, said *detail) *explanation {
 	a := &explanation{waiter: w}
 	a.add("source=%s", Sources()[source])
 	if d := w.redirect; d != nil {
@@ -81,6 +86,11 @@ func (w *waiter) begin(source Source) *explanation {
 			a.name("found", append(canonical(&room, &w.ask)[:d.prefix:d.prefix], d.path.Suffixes[d.suffix]...))
 		}
 	}
+	for _, m := range said.members() {
+		if m[1] != "" {
+			a.add("%s=%s", m[0], strings.ReplaceAll(m[1], " ", `\032`)) // the path of a file may have spaces
+		}
+	}
 	return a
 }
 
@@ -90,12 +100,12 @@ func (q *query) explain(source Source, dst []byte) []byte {
 		q.SetType(q.OriginalType())
 		q.addSubnetToKey()
 	}
-	waiting := q.waiter(nil)
-	return waiting.explainFromMemory(q.plan, source, dst, q.Name(), q.Key(), q.now)
+	waiting, said := q.waiter(nil), q.detail(source)
+	return waiting.explainFromMemory(q.plan, source, &said, dst, q.Name(), q.Key(), q.now)
 }
 
 // explain appends the explanation to a reply of the slow path.
-func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time, took time.Duration) []byte {
+func (w *waiter) explain(plan *Plan, source Source, said *detail, msg []byte, now time.Time, took time.Duration) []byte {
 	var room, name [wire.MaxName]byte
 	sought := canonical(&room, &w.ask)
 	ask := w.ask // the question whose answer the waiter got
@@ -105,7 +115,7 @@ func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time, t
 			ask.Type = wire.TypeA
 		}
 	}
-	a, key := w.begin(source), ask.AppendKey(nil, sought) // a key without the client subnet
+	a, key := w.begin(source, said), ask.AppendKey(nil, sought) // a key without the client subnet
 	switch source {
 	case SourceUpstream:
 		if e, ok := plan.Cache.Peek(key, now); ok && e.State <= cache.PrefetchDue {
@@ -125,8 +135,8 @@ func (w *waiter) explain(plan *Plan, source Source, msg []byte, now time.Time, t
 
 // explainFromMemory appends the explanation to a reply of AnswerFromMemory. name is the name looked up,
 // and key the cache key.
-func (w *waiter) explainFromMemory(plan *Plan, source Source, msg, name, key []byte, now time.Time) []byte {
-	a := w.begin(source)
+func (w *waiter) explainFromMemory(plan *Plan, source Source, said *detail, msg, name, key []byte, now time.Time) []byte {
+	a := w.begin(source, said)
 	switch source {
 	case SourceZone, SourceCache, SourceStale, SourceFailure:
 		a.state(plan, source, key, name, now)
@@ -138,14 +148,6 @@ func (w *waiter) explainFromMemory(plan *Plan, source Source, msg, name, key []b
 		}
 	default: // the reply is from no cache entry
 	}
-	return w.ask.AppendExplanation(msg, &w.opts, a.text)
-}
-
-// explainShed appends the limit that shed the query.
-func (w *waiter) explainShed(reason Shed, msg []byte) []byte {
-	a := explanation{}
-	a.add("source=%s", Sources()[SourceShed])
-	a.add("reason=%s", Sheds()[reason])
 	return w.ask.AppendExplanation(msg, &w.opts, a.text)
 }
 
@@ -163,9 +165,8 @@ func (a *explanation) state(p *Plan, source Source, key, name []byte, now time.T
 		return
 	}
 	e, ok := p.Cache.Peek(key, now)
-	var above []byte
 	if !ok || e.State >= cache.Expired {
-		e, above, ok = parentDenial(p.Cache, key, name, now)
+		e, ok = parentDenial(p.Cache, key, name, now)
 	}
 	if !ok {
 		return
@@ -173,21 +174,16 @@ func (a *explanation) state(p *Plan, source Source, key, name []byte, now time.T
 	a.add("state=%s", e.State)
 	a.add("age=%ds", e.Age/time.Second)
 	a.left(e.Left)
-	if above != nil {
-		a.name("below", above)
-	}
 }
 
-// parentDenial returns the fresh cached denial of a parent name, and that name.
-func parentDenial(c *cache.Cache, key, name []byte, now time.Time) (e cache.Entry, above []byte, ok bool) {
+// parentDenial returns the fresh cached denial of a parent name.
+func parentDenial(c *cache.Cache, key, name []byte, now time.Time) (e cache.Entry, ok bool) {
 	flags := key[len(name)+2]
-	for above = name; len(above) > 1; {
+	for above := name; len(above) > 1 && !ok; {
 		above = above[1+above[0]:]
-		if e, ok = c.PeekNXDomainCut(above, flags, now); ok {
-			return e, above, true
-		}
+		e, ok = c.PeekNXDomainCut(above, flags, now)
 	}
-	return e, nil, false
+	return e, ok
 }
 
 // route adds the zone of the name's route.

@@ -195,7 +195,7 @@ func respond(to wire.AnswerReceiver, answer []byte, err error, batch *wire.SendB
 	if err == nil {
 		err = m.Parse(slices.Clone(answer)) // what receives it may change it
 	}
-	if err != nil {
+	if m.Server = "udp://192.0.2.53:53"; err != nil {
 		m = nil
 	}
 	to.Answered(m, err, batch)

@@ -54,6 +54,8 @@ type coded int
 func (c coded) Error() string { return "coded" }
 func (c coded) EDE() int      { return int(c) }
 
+func (c coded) Details() (server, cause string) { return "udp://192.0.2.53:53", "timeout" }
+
 // A breaker is a client whose reply cannot be sent.
 type panickingReplier struct{}
 

@@ -26,11 +26,13 @@ type lookup struct {
 	from        *wire.Peer
 	now         time.Time
 	opts        wire.ReplyOptions
-	rcode       int       // rcode of a reply without records, see empty
-	redirect    *redirect // nil: the client's own question is looked up
-	near        int       // Near of the zone's answer, see [zone.Result]
-	staleHeld   bool      // a miss, but the cache has a stale answer
-	useFallback bool      // the zone fallback answered the AAAA query, and is asked first for A records
+	rcode       int         // rcode of a reply without records, see empty
+	redirect    *redirect   // nil: the client's own question is looked up
+	near        int         // Near of the zone's answer, see [zone.Result]
+	cut         int         // length in bytes of the parent name whose cached denial answers; 0: none
+	denial      zone.Denial // of the zone's answer
+	staleHeld   bool        // a miss, but the cache has a stale answer
+	useFallback bool        // the zone fallback answered the AAAA query, and is asked first for A records
 }
 
 // startRedirect returns the redirect of the query. It makes one if there is none.
@@ -133,7 +135,7 @@ func (l *lookup) askZone(dst []byte) ([]byte, Source) {
 	l.near = result.Near
 	switch result.Verdict {
 	case zone.Answered:
-		l.opts.EDE = result.EDE
+		l.opts.EDE, l.denial = result.EDE, result.Denial
 		if result.Limited {
 			l.worker.tally.each[countZoneShort]++
 		}
@@ -165,7 +167,7 @@ func (l *lookup) askFallback(dst []byte) ([]byte, Source) {
 	if result.Verdict != zone.Answered {
 		return dst[:start], undecided
 	}
-	l.opts.EDE, l.useFallback = result.EDE, true
+	l.opts.EDE, l.denial, l.useFallback = result.EDE, result.Denial, true
 	return dst, SourceZone
 }
 
@@ -259,6 +261,7 @@ func (l *lookup) answerFromCutAt(parent, child, dst []byte) ([]byte, bool) {
 	if !ok || !l.worker.restorer.hold(held[start:]) {
 		return dst, false
 	}
+	l.cut = len(parent)
 	return l.worker.restorer.tail.AppendDenial(held[:start], name, l.Type)
 }
 

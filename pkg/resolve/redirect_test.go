@@ -80,12 +80,12 @@ func TestRedirectLog(t *testing.T) {
 			}
 		}
 		want := strings.Join([]string{
-			"name=one.example. type=AAAA tcp=false rcode=NOERROR source=upstream took=0s client=fd00::7",
-			"name=one.hosts. type=AAAA tcp=false rcode=NOERROR source=static took=0s client=fd00::7",
-			"name=x.bad. type=AAAA tcp=false rcode=SERVFAIL source=static took=0s client=fd00::7",
+			"name=one.example. type=AAAA tcp=false rcode=NOERROR source=upstream took=0s client=fd00::7 upstream=udp://192.0.2.53:53",
+			"name=one.hosts. type=AAAA tcp=false rcode=NOERROR source=static took=0s client=fd00::7 rule=hosts.names",
+			"name=x.bad. type=AAAA tcp=false rcode=SERVFAIL source=static took=0s client=fd00::7 rule=templates[4] ede=0 ede_text=Other",
 			"name=one.example. type=AAAA tcp=false rcode=NOERROR source=cache took=0s client=fd00::7",
-			"name=one.hosts. type=AAAA tcp=false rcode=NOERROR source=static took=0s client=fd00::7",
-			"name=x.bad. type=AAAA tcp=false rcode=SERVFAIL source=static took=0s client=fd00::7",
+			"name=one.hosts. type=AAAA tcp=false rcode=NOERROR source=static took=0s client=fd00::7 rule=hosts.names",
+			"name=x.bad. type=AAAA tcp=false rcode=SERVFAIL source=static took=0s client=fd00::7 rule=templates[4] ede=0 ede_text=Other",
 		}, "\n") + "\n"
 		assert.Same(t, "got", want, log.String())
 	})

@@ -65,9 +65,19 @@ type report struct {
 	from   sender
 	source Source
 	rcode  int
+	ede    int       // Extended DNS Error, or wire.EDENone; a client without EDNS does not get it
 	at     time.Time // time of the reply
 	took   time.Duration
 	reply  []byte
+	detail detail  // not complete while memory is set
+	memory *lookup // gave the answer; nil: detail is complete
+}
+
+// complete makes the detail complete.
+func (q *report) complete() {
+	if q.memory != nil {
+		q.detail, q.memory = q.memory.detail(q.source), nil
+	}
 }
 
 // passOn passes the query on to the log, the watchers and the dnstap collector of a plan.
@@ -83,12 +93,27 @@ func (q *report) passOn(p *Plan) {
 		}
 	}
 	if p.Tap != nil {
-		pod := ""
-		if q.from.pod != nil {
-			pod = q.from.pod.String()
-		}
-		p.Tap.ClientResponse(&q.from.Peer, pod, q.at.Add(-q.took), q.at, q.reply)
+		var room [256]byte
+		p.Tap.ClientResponse(&q.from.Peer, q.appendExtra(room[:0]), q.at.Add(-q.took), q.at, q.reply)
 	}
+}
+
+// appendExtra appends the pod and the detail as text: name=value, separated by spaces.
+func (q *report) appendExtra(dst []byte) []byte {
+	q.complete()
+	if pod := q.from.pod; pod != nil {
+		dst = append(append(append(append(dst, "pod="...), pod.Namespace...), '/'), pod.Name...)
+	}
+	for _, m := range q.detail.members() {
+		if m[1] == "" {
+			continue
+		}
+		if len(dst) > 0 {
+			dst = append(dst, ' ')
+		}
+		dst = append(append(append(dst, m[0]...), '='), m[1]...)
+	}
+	return dst
 }
 
 // countReply counts a query for its client and its name. waited is zero for an answer from memory.
@@ -202,6 +227,15 @@ func (l *QueryLog) record(q *report) {
 		slog.String("name", string(name)), slog.String("type", l.TypeName(rrtype)), slog.Bool("tcp", q.from.Stream),
 		slog.String("rcode", Rcodes()[rcodeGroup(q.rcode)]), slog.String("source", Sources()[q.source]), slog.Duration("took", q.took),
 	}, q.from.attrs()...)
+	q.complete()
+	for _, m := range q.detail.members() {
+		if m[1] != "" {
+			attrs = append(attrs, slog.String(m[0], m[1]))
+		}
+	}
+	if q.ede != wire.EDENone {
+		attrs = append(attrs, slog.Int("ede", q.ede), slog.String("ede_text", wire.EDEText(q.ede)))
+	}
 	l.Log.LogAttrs(context.Background(), slog.LevelInfo, "query", attrs...)
 }
 

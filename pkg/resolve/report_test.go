@@ -4,19 +4,27 @@ package resolve_test
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
+	"net"
 	"net/netip"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	collector "github.com/dnstap/golang-dnstap"
 	"github.com/miekg/dns"
 	"golang.org/x/time/rate"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/dnstap"
+	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // TestWatchers has watchers with one filter each, beside a query log without queries.
@@ -79,6 +87,85 @@ func TestWatchers(t *testing.T) {
 			names = append(names, strings.ToLower(match[1]))
 		}
 		assert.Equal(t, tt.name, tt.want, strings.Join(names, " "))
+	}
+}
+
+// collectExtras runs a dnstap collector and returns a tap to it, and the extra texts of the replies to clients.
+func collectExtras(t *testing.T) (*dnstap.Tap, <-chan string) {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	assert.NoError(t, err)
+	tap, extras := dnstap.New("node1", "v1", nil), make(chan string)
+	tap.Send("tcp://" + l.Addr().String())
+	ctx, stop := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() { _ = tap.Run(ctx) })
+	t.Cleanup(func() {
+		stop()
+		run.Wait()
+		_ = l.Close()
+	})
+	conn, err := l.Accept()
+	assert.NoError(t, err)
+	in, err := collector.NewFrameStreamInput(conn, true)
+	assert.NoError(t, err)
+	frames := make(chan []byte, 100)
+	go in.ReadInto(frames)
+	go func() {
+		for frame := range frames {
+			var d collector.Dnstap
+			if proto.Unmarshal(frame, &d) == nil && d.Message.GetType() == collector.Message_CLIENT_RESPONSE {
+				extras <- string(d.Extra)
+			}
+		}
+	}()
+	return tap, extras
+}
+
+// TestDetails has the explanation, the query log and the dnstap message of each reply say the same.
+func TestDetails(t *testing.T) {
+	t.Parallel()
+	store := shop(time.Now())
+	inSync(store)
+	p := clusterPlan(t, store, true)
+	local(p)
+	tap, extras := collectExtras(t)
+	p.Cut, p.LocalData, p.Tap = true, fixed(t, map[string]string{"one.hosts": "192.0.2.77"}, "blocked.test.: . TXT x"), tap
+	p.Pods = pods.NewIndex(time.Minute, nil)
+	p.Pods.Put(&pods.Pod{Namespace: "shop", Name: "web", Addrs: []netip.Addr{netip.MustParseAddrPort(near).Addr()}})
+	failing, garbled := newUpstream(t), newUpstream(t)
+	failing.err = coded(wire.EDENoReachableAuthority)
+	garbled.mangle = func(m *dns.Msg) { m.Rcode = dns.RcodeNotZone }
+	for zone, to := range map[string]resolve.Asker{"failing.test.": failing, "garbled.test.": garbled, "onion.": localdata.SpecialZones("onion")[0]} {
+		p.Routes = append(p.Routes, resolve.Route{Suffix: wireName(t, zone), Upstream: to, TTL: bounds()})
+	}
+	var log bytes.Buffer
+	p.QueryLog = &resolve.QueryLog{All: true, TypeName: typeName, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	r := newResolver(t, p)
+	for _, tt := range []struct{ name, source, want, ede string }{
+		{name: "db.example.", source: "upstream", want: "upstream=udp://192.0.2.53:53"},
+		{name: "db.example.", source: "cache"},
+		{name: "none.shop.svc.cluster.local.", source: "zone", want: "denied=no_service"},
+		{name: "none.none.svc.cluster.local.", source: "zone", want: "denied=no_namespace"},
+		{name: "gone.example.com.", source: "upstream", want: "upstream=udp://192.0.2.53:53"},
+		{name: "www.gone.example.com.", source: "cache", want: "below=gone.example.com."},
+		{name: "one.hosts.", source: "static", want: "rule=hosts.names"},
+		{name: "www.blocked.test.", source: "static", want: "rule=templates[0]"},
+		{name: "a.failing.test.", source: "failure", want: "upstream=udp://192.0.2.53:53 failure=timeout", ede: `ede=22 ede_text="No Reachable Authority"`},
+		{name: "a.failing.test.", source: "failure", ede: `ede=13 ede_text="Cached Error"`},
+		{name: "a.garbled.test.", source: "failure", want: "upstream=udp://192.0.2.53:53 failure=unusable", ede: `ede=22 ede_text="No Reachable Authority"`},
+		{name: "www.onion.", source: "upstream", want: "rule=specialNames"},
+		{name: "www.onion.", source: "cache", want: "rule=specialNames"},
+	} {
+		log.Reset()
+		told := explanations(t, r, wish(tt.name))
+		words := strings.TrimSpace("source=" + tt.source + " " + tt.want)
+		if len(told) != 1 || !strings.HasPrefix(told[0]+" ", words+" ") {
+			t.Errorf("%s: explained %q, want %q", tt.name, told, words)
+		}
+		_, logged, _ := strings.Cut(log.String(), "pod_stale=true")
+		assert.Equal(t, tt.name+": logged", strings.Join(strings.Fields(tt.want+" "+tt.ede), " "), strings.TrimSpace(logged))
+		assert.Equal(t, tt.name+": in dnstap", strings.TrimSpace("pod=shop/web "+tt.want), <-extras)
 	}
 }
 

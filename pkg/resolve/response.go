@@ -25,6 +25,7 @@ type responseBuilder struct {
 	msg    []byte // the answer; nil: there is none
 	source Source // source of msg
 	ede    int    // Extended DNS Error of a failure, or of the zone or stale answer that replaces it
+	detail detail
 
 	q   wire.Query
 	buf []byte // memory of msg, unless msg is the upstream's
@@ -35,11 +36,14 @@ var (
 	replyBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1232); return &b }} //nolint:gochecknoglobals // for one reply each
 )
 
+// unusable is the failure of an upstream whose answer did not pass validation.
+const unusable = "unusable"
+
 // newResponse returns a responseBuilder whose outcome is a failure. The caller must call release.
 func newResponse(r *Resolver, plan *Plan, now time.Time, batch *wire.SendBatch) *responseBuilder {
 	d := builderPool.Get().(*responseBuilder)
 	d.r, d.plan, d.now, d.batch = r, plan, now, batch
-	d.ede = wire.EDEOther
+	d.ede, d.detail = wire.EDEOther, detail{}
 	return d
 }
 
@@ -57,6 +61,7 @@ func (d *responseBuilder) process(f *inFlight, answer *wire.Message, err error) 
 		}
 	}()
 	if err == nil {
+		d.detail.upstream, d.detail.rule = answer.Server, f.route.rule()
 		err = d.validateAndStore(f, answer)
 	}
 	if err != nil {
@@ -122,6 +127,13 @@ func (d *responseBuilder) recordFailure(f *inFlight, err error) {
 	}](err); ok {
 		d.ede = coded.EDE()
 	}
+	d.detail.failure = unusable
+	if failed, ok := errors.AsType[interface {
+		error
+		Details() (server, cause string)
+	}](err); ok {
+		d.detail.upstream, d.detail.failure = failed.Details()
+	}
 	f.r.counts.add(countFailures)
 	d.q.Parse(f.query)
 	edns := d.q.EDNS
@@ -160,6 +172,7 @@ func (d *responseBuilder) useZoneFallback(zones zone.Zones, q *wire.Query) bool 
 		return false
 	}
 	d.buf, d.msg, d.source, d.ede = msg, msg, SourceZone, said.EDE
+	d.detail.denial = zones.Explain(said.Denial, q.Name())
 	return true
 }
 
@@ -219,7 +232,7 @@ func (d *responseBuilder) deliver(w *waiter) {
 		return
 	}
 	if state == restored && w.redirect != nil && w.redirect.mayWalk(msg) {
-		k := &walk{r: d.r, plan: d.plan, from: w.redirect.client, addrProven: w.redirect.addrProven, source: d.source}
+		k := &walk{r: d.r, plan: d.plan, from: w.redirect.client, addrProven: w.redirect.addrProven, source: d.source, askedDetail: d.detail}
 		k.begin(w.redirect, &w.ask, msg)
 		k.client = *w
 		w.to = nil
@@ -238,7 +251,7 @@ func (d *responseBuilder) deliver(w *waiter) {
 		msg = w.ask.AppendEmpty(msg[:0], wire.RcodeServFail, &w.opts)
 	}
 	*room = msg
-	d.r.reply(d.plan, w, source, msg, d.now, d.batch)
+	d.r.reply(d.plan, w, source, &d.detail, msg, d.now, d.batch)
 }
 
 // restoreAnswer appends the answer for the waiter, if there is one.

@@ -44,12 +44,14 @@ type walk struct {
 	answer   []byte // reused
 
 	// source is always set, the others only while the walk waits for upstream.
-	r          *Resolver
-	plan       *Plan
-	client     waiter
-	from       wire.Peer
-	addrProven bool
-	source     Source // source of asked
+	r           *Resolver
+	plan        *Plan
+	client      waiter
+	from        wire.Peer
+	addrProven  bool
+	source      Source // source of asked
+	askedDetail detail // detail of asked
+	detail      detail // of the latest lookup
 }
 
 // familyState is what a lookup says about one address family of a name.
@@ -111,6 +113,7 @@ func (q *query) joinWalk(to wire.Replier) {
 	waiting.prefix, waiting.asked, waiting.own = slices.Clone(k.prefix), slices.Clone(k.asked), slices.Clone(k.own)
 	waiting.question, waiting.answer = nil, nil
 	waiting.r, waiting.plan, waiting.client, waiting.from, waiting.addrProven = q.worker.r, q.plan, q.heldWaiter(nil, to), *q.from, q.addrProven
+	waiting.askedDetail = q.detail(k.source)
 	l.addrProven = q.addrProven
 	l.join(&waiting)
 }
@@ -136,6 +139,7 @@ func (k *walk) advance(l *query, ask *wire.Question, opts *wire.ReplyOptions) (m
 		answer, ok := k.lookup(l, ask, opts)
 		switch {
 		case ok:
+			k.detail = detail{}
 			k.take(l, answer, l.opts.EDE, decided)
 		case k.at < decided:
 			k.next()
@@ -285,12 +289,12 @@ func (k *walk) resume(answer []byte, now time.Time, batch *wire.SendBatch) {
 
 // reply ends the walk with the client's reply.
 func (k *walk) reply(l *query) {
-	source := k.source
+	source, said := k.source, &k.askedDetail
 	msg, found := k.appendFound(l, nil, 0)
 	if found {
-		source, k.client.opts.EDE = SourceSearch, k.ede
+		source, said, k.client.opts.EDE = SourceSearch, &k.detail, k.ede
 		k.client.redirect.suffix = k.at
 	}
 	msg = k.client.ask.Reply(msg, 0, &k.client.opts)
-	k.r.reply(k.plan, &k.client, source, msg, l.now, &l.worker.batch)
+	k.r.reply(k.plan, &k.client, source, said, msg, l.now, &l.worker.batch)
 }

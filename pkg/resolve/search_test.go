@@ -221,7 +221,13 @@ func TestSearchExplained(t *testing.T) {
 		t.Errorf("as the node: %q", got)
 	}
 	q.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: wire.OptionExplain, Data: c.from.Addr.Addr().AsSlice()}}
-	assert.Same(t, "as the pod", []string{"source=search found=www.example.test."}, explanations(t, r, q))
+	assert.Same(t, "as the pod", []string{"source=search found=www.example.test. upstream=udp://192.0.2.53:53"}, explanations(t, r, q))
+	q.Question[0].Name = "none.example.test.shop.svc.cluster.local."
+	for _, want := range []string{"source=upstream upstream=udp://192.0.2.53:53", "source=cache state=fresh"} {
+		if got := explanations(t, r, q); len(got) != 1 || !strings.HasPrefix(got[0], want) {
+			t.Errorf("a name under no suffix: %q, want %q", got, want)
+		}
+	}
 	q.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: wire.OptionExplain, Data: []byte{10, 9, 9, 9}}}
 	c.from.Addr = netip.MustParseAddrPort("10.1.2.4:53")
 	assert.Equal(t, "to a client elsewhere", "NXDOMAIN", said(unpack(t, c.exchange(t, pack(t, q))), ""))

@@ -71,7 +71,7 @@ func (t *transfer) start(signer *tsig.Signer, batch *wire.SendBatch) {
 	r := t.r
 	stream, ok := t.to.(wire.Stream)
 	if !ok { // the transport has no streams
-		r.reply(t.plan, &t.waiter, SourceRefused, t.ask.AppendEmpty(nil, wire.RcodeRefused, &t.opts), t.r.epoch.Add(t.since), batch)
+		r.reply(t.plan, &t.waiter, SourceRefused, &detail{}, t.ask.AppendEmpty(nil, wire.RcodeRefused, &t.opts), t.r.epoch.Add(t.since), batch)
 		return
 	}
 	if t.stream = stream; signer != nil {
@@ -204,7 +204,7 @@ func (t *transfer) finish() {
 		kind = 1
 	}
 	t.r.counts.add(countTransfers + kind)
-	t.r.reply(t.plan, &t.waiter, SourceTransfer, msg, t.readyAt, &t.batch)
+	t.r.reply(t.plan, &t.waiter, SourceTransfer, &detail{}, msg, t.readyAt, &t.batch)
 	t.r.log.Info("zone transfer complete", "client", t.client.Addr, "kind", TransferKinds()[kind], "serial", t.serial, "records", t.records, "bytes", t.bytes, "took", t.elapsed())
 }
 
@@ -215,7 +215,7 @@ func (t *transfer) fail(ede int) {
 	}
 	t.opts.EDE = ede
 	msg := t.ask.AppendEmpty(nil, wire.RcodeServFail, &t.opts)
-	t.r.reply(t.plan, &t.waiter, SourceTransfer, msg, cmp.Or(t.readyAt, t.r.now()), &t.batch)
+	t.r.reply(t.plan, &t.waiter, SourceTransfer, &detail{}, msg, cmp.Or(t.readyAt, t.r.now()), &t.batch)
 }
 
 const (

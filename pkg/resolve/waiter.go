@@ -67,8 +67,9 @@ func (w *waiter) end(msg []byte, batch *wire.SendBatch) {
 }
 
 // reply sends, counts and logs a reply of the slow path.
-func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now time.Time, batch *wire.SendBatch) {
-	if _, inner := w.to.(*walk); inner {
+func (r *Resolver) reply(plan *Plan, w *waiter, source Source, d *detail, msg []byte, now time.Time, batch *wire.SendBatch) {
+	if k, inner := w.to.(*walk); inner {
+		k.detail = *d
 		w.end(msg, batch)
 		return
 	}
@@ -86,11 +87,11 @@ func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now t
 		countReply(plan, w.usage, &w.ask, from, rcode, len(msg), took)
 	}
 	if w.from != nil { // nil: there was no log, watcher or dnstap collector when the query arrived
-		q := report{&w.ask, *w.from, source, rcode, now, took, msg}
+		q := report{ask: &w.ask, from: *w.from, source: source, rcode: rcode, ede: w.opts.EDE, at: now, took: took, reply: msg, detail: *d}
 		q.passOn(plan)
 	}
 	if w.ask.Explain {
-		msg = w.explain(plan, source, msg, now, took)
+		msg = w.explain(plan, source, d, msg, now, took)
 	}
 	w.end(msg, batch)
 }
@@ -99,11 +100,7 @@ func (r *Resolver) reply(plan *Plan, w *waiter, source Source, msg []byte, now t
 func (r *Resolver) replyShed(reason Shed, w *waiter, plan *Plan, batch *wire.SendBatch) {
 	w.opts.EDE = wire.EDEOther
 	msg := w.ask.AppendEmpty(nil, wire.RcodeServFail, &w.opts)
-	if w.ask.Explain {
-		msg = w.explainShed(reason, msg)
-		w.ask.Explain = false // reply must not add another explanation
-	}
-	r.reply(plan, w, SourceShed, msg, r.epoch.Add(w.since), batch)
+	r.reply(plan, w, SourceShed, &detail{shed: Sheds()[reason]}, msg, r.epoch.Add(w.since), batch)
 }
 
 // join makes the client of the current query wait for the in-flight query with its key, and starts one

@@ -209,7 +209,10 @@ func (q *query) finishReply(source Source, dst []byte, start int) ([]byte, wire.
 	}
 	if isReported(q.plan) {
 		now := q.worker.r.now()
-		done := report{&q.Question, q.sender(), source, rcode, now, now.Sub(q.now) + q.elapsed, dst[start:]}
+		done := report{
+			ask: &q.Question, from: q.sender(), source: source, rcode: rcode, ede: q.opts.EDE,
+			at: now, took: now.Sub(q.now) + q.elapsed, reply: dst[start:], memory: &q.lookup,
+		}
 		done.passOn(q.plan)
 	}
 	if q.Explain {

@@ -245,7 +245,7 @@ func TestQueryLogPods(t *testing.T) {
 		time.Sleep(time.Second)
 		u.answer(t, 0, 300, "192.0.2.1")
 		c.first(t)
-		logged("from upstream", "tcp=false rcode=NOERROR source=upstream took=1s client=10.1.2.3 pod=shop/first workload=Deployment/web")
+		logged("from upstream", "tcp=false rcode=NOERROR source=upstream took=1s client=10.1.2.3 pod=shop/first workload=Deployment/web upstream=udp://192.0.2.53:53")
 		c.exchange(t, pkt)
 		logged("from the cache", `tcp=false rcode=NOERROR source=cache took=0s client=10.1.2.3 pod=shop/second workload=""`)
 		time.Sleep(time.Minute)

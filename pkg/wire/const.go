@@ -71,6 +71,31 @@ const (
 	EDEInvalidData          = 24
 )
 
+// EDEText returns the name of an Extended DNS Error above.
+func EDEText(code int) string {
+	switch code {
+	case EDEOther:
+		return "Other"
+	case EDEStaleAnswer:
+		return "Stale Answer"
+	case EDECachedError:
+		return "Cached Error"
+	case EDENotReady:
+		return "Not Ready"
+	case EDEStaleNXDomain:
+		return "Stale NXDOMAIN Answer"
+	case EDENotAuthoritative:
+		return "Not Authoritative"
+	case EDENoReachableAuthority:
+		return "No Reachable Authority"
+	case EDENetworkError:
+		return "Network Error"
+	case EDEInvalidData:
+		return "Invalid Data"
+	}
+	return ""
+}
+
 // OptionExplain is an EDNS option code for local use (RFC 6891 section 9). A client sends it to ask how
 // its reply was made: empty, or with the 4 or 16 bytes of an address, to be answered like the client with
 // that address. The reply carries the explanation as text.
