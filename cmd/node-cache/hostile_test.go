@@ -51,7 +51,7 @@ func hostileAgent(t *testing.T, text string) string {
 	page("/cache/top", http.StatusOK, map[string]any{"entries": []any{entry}, "kernel": []string{text}})
 	page("/cache/flush", http.StatusForbidden, text+"\nhint: "+text)
 	page("/readyz", http.StatusServiceUnavailable, text)
-	page("/watch", http.StatusOK, map[string]any{"time": "2026-01-02T03:04:05Z", "name": text, "type": text, "rcode": text, "source": text, "took": "1s", "client": text, "pod": text})
+	page("/watch", http.StatusOK, map[string]any{"time": "2026-01-02T03:04:05Z", "name": text, "type": text, "rcode": text, "source": text, "took_seconds": 1, "client": text, "pod": text, "denied": text, "rule": text})
 	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)
 	return s.Listener.Addr().String()

@@ -29,7 +29,7 @@ func asked() [2]top.Page {
 		}, Unknown: top.Counts{Queries: 30}, Names: []top.Name{{Name: "www.test.", Counts: top.Counts{Queries: 40}}}},
 		{Pods: []top.Row{
 			row("shop", "db-0", "StatefulSet/db", top.Counts{Queries: 20, Failed: 20}),
-			row("shop", "web-1", "Deployment/web", top.Counts{Queries: 300, Upstream: 30, NXDomain: 210, Search: 200, Shed: 2, Bytes: 21000, WaitedUS: 500_000}),
+			row("shop", "web-1", "Deployment/web", top.Counts{Queries: 300, Upstream: 30, NXDomain: 210, Search: 200, Shed: 2, Bytes: 21000, Waited: 0.5}),
 			row("shop", "web-2", "Deployment/web", top.Counts{Queries: 107}),
 			row("tools", "shell", "", top.Counts{Queries: 4}),
 		}, Unknown: top.Counts{Queries: 90}, Names: []top.Name{

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,8 +18,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/plain"
 )
 
-// maxLine bounds the bytes of a line of /watch. A name has at most 1,004 as text, a pod 317.
-const maxLine = 8 << 10
+// maxLine bounds the bytes of a line of /watch. A name has at most 1,004 as text, a pod 317, the path of a hosts file 4,096.
+const maxLine = 16 << 10
 
 func watchCommand() *cobra.Command {
 	var flags adminFlags
@@ -27,7 +28,8 @@ func watchCommand() *cobra.Command {
 		Use:   "watch [flags]",
 		Short: "Show the queries of this node live",
 		Long: `Show the queries of this node live, a line for each reply, until Ctrl-C is pressed. The
-flags select queries; all that are given must match. The agent sends at most 1,000 lines a
+flags select queries; all that are given must match. The last column says how the reply
+came about, as query --explain does. The agent sends at most 1,000 lines a
 second, and then the number of the others. With -o json each line is an object like one of
 the query log (log.queries).
 
@@ -97,12 +99,17 @@ func (c *adminClient) watch(cmd *cobra.Command, given url.Values, asJSON bool) e
 	return fmt.Errorf("the agent at %s ended the stream: %w", c.where, cmp.Or(lines.Err(), io.EOF))
 }
 
-// watchLine formats a line of /watch.
+// watchLine formats a line of /watch. The members that follow the client are those of the explanation, and the extended error.
 func watchLine(text []byte) (string, error) {
 	var q struct {
-		Time                                         time.Time
-		Name, Type, Rcode, Source, Took, Client, Pod string
-		Dropped                                      uint64
+		Time                                   time.Time
+		Name, Type, Rcode, Source, Client, Pod string
+		Took                                   float64 `json:"took_seconds"`
+		Dropped                                uint64
+
+		Upstream, Failure, Reason, Denied, Below, Rule string
+		EDE                                            *int   `json:"ede"`
+		EDEText                                        string `json:"ede_text"`
 	}
 	if err := cli.ReadJSON(text, &q); err != nil {
 		return "", err
@@ -110,14 +117,18 @@ func watchLine(text []byte) (string, error) {
 	if q.Dropped > 0 {
 		return fmt.Sprintf("(%d more)", q.Dropped), nil
 	}
-	took, err := time.ParseDuration(q.Took)
-	if err != nil {
-		return "", err
+	var b strings.Builder
+	_, _ = fmt.Fprintf(&b, "%s  %-8s %-8s %9s  %-5s %s  %s", q.Time.Format("15:04:05.000"), q.Rcode, q.Source,
+		time.Duration(q.Took*float64(time.Second)).Round(10*time.Microsecond), q.Type, q.Name, cmp.Or(q.Pod, q.Client))
+	for _, member := range [][2]string{
+		{"upstream", q.Upstream}, {"failure", q.Failure}, {"reason", q.Reason}, {"denied", q.Denied}, {"below", q.Below}, {"rule", q.Rule},
+	} {
+		if member[1] != "" {
+			_, _ = fmt.Fprintf(&b, "  %s=%s", member[0], member[1])
+		}
 	}
-	from := q.Client
-	if q.Pod != "" {
-		from = q.Pod
+	if q.EDE != nil {
+		_, _ = fmt.Fprintf(&b, "  extended error %d (%s)", *q.EDE, q.EDEText)
 	}
-	return plain.Line(fmt.Sprintf("%s  %-8s %-8s %9s  %-5s %s  %s", q.Time.Format("15:04:05.000"), q.Rcode, q.Source,
-		took.Round(10*time.Microsecond), q.Type, q.Name, from)), nil
+	return plain.Line(b.String()), nil
 }

@@ -28,16 +28,16 @@ func TestWatch(t *testing.T) {
 	t.Cleanup(server.Close)
 	addr := strings.TrimPrefix(server.URL, "http://")
 	const (
-		first   = `{"time":"2026-01-02T03:04:05.678Z","name":"www.test.","type":"A","rcode":"NOERROR","source":"upstream","took":"1.23456ms","client":"10.1.2.3"}`
-		hostile = `{"time":"2026-01-02T03:04:05.678Z","name":"a.test.","type":"AAAA","rcode":"NXDOMAIN","source":"cache","took":"4us","client":"10.1.2.3","pod":"shop/web` + "\u009b" + `2J"}`
+		first   = `{"time":"2026-01-02T03:04:05.678Z","name":"www.test.","type":"A","rcode":"NOERROR","source":"upstream","took_seconds":0.00123456,"client":"10.1.2.3","upstream":"udp://192.0.2.1:53"}`
+		hostile = `{"time":"2026-01-02T03:04:05.678Z","name":"a.test.","type":"AAAA","rcode":"NXDOMAIN","source":"cache","took_seconds":0.000004,"client":"10.1.2.3","pod":"shop/web` + "\u009b" + `2J","denied":"no_service","ede":19,"ede_text":"Stale NXDOMAIN Answer"}`
 	)
 	for _, tt := range []struct {
 		name, flag, sent, stdout, stderr string
 	}{
 		{"queries", "text", first + "\n" + `{"dropped":7}` + "\n" + hostile + "\n", `
-03:04:05.678  NOERROR  upstream    1.23ms  A     www.test.  10.1.2.3
+03:04:05.678  NOERROR  upstream    1.23ms  A     www.test.  10.1.2.3  upstream=udp://192.0.2.1:53
 (7 more)
-03:04:05.678  NXDOMAIN cache           0s  AAAA  a.test.  shop/web?2J
+03:04:05.678  NXDOMAIN cache           0s  AAAA  a.test.  shop/web?2J  denied=no_service  extended error 19 (Stale NXDOMAIN Answer)
 `, "node-cache: the agent at " + addr + " ended the stream: EOF\n"},
 		{"as JSON", "json", hostile + "\n", "\n" + strings.Replace(hostile, "\u009b", `\u009b`, 1) + "\n", "node-cache: the agent at " + addr + " ended the stream: EOF\n"},
 		{"not JSON", "text", "x\n", "\n", "node-cache: reading /watch of the agent at " + addr + ": invalid character 'x' looking for beginning of value\n"},

@@ -198,7 +198,7 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 		Cache:  status.CachePages(func() *cache.Cache { return a.running.Load().cache }, a.kernel.has, a.log),
 		Kernel: kernel,
 		Top:    status.TopPage(index),
-		Watch:  status.WatchPage(&a.watchers, index, logging.Options(slog.LevelInfo)),
+		Watch:  status.WatchPage(&a.watchers, index, logging.JSONOptions(slog.LevelInfo)),
 		Front:  a.page.Serve,
 		Checks: a.checks,
 		Log:    a.log,
@@ -362,7 +362,7 @@ func (a *Agent) watchSuspends(ctx context.Context) {
 		for _, store := range r.cluster.Stores() {
 			store.AddSuspend(d)
 		}
-		a.log.InfoContext(ctx, "host was suspended", "for", d.Round(time.Millisecond).String())
+		a.log.InfoContext(ctx, "host was suspended", "for", d.Round(time.Millisecond))
 	})
 }
 

@@ -34,19 +34,28 @@ func New(out io.Writer, cfg config.Log) *Handler {
 
 // Set changes the level and the format.
 func (h *Handler) Set(cfg config.Log) {
-	options := Options(cfg.Level)
-	var next slog.Handler = slog.NewJSONHandler(h.out, options)
+	var next slog.Handler = slog.NewJSONHandler(h.out, JSONOptions(cfg.Level))
 	if cfg.Format == "text" {
-		next = slog.NewTextHandler(h.out, options)
+		next = slog.NewTextHandler(h.out, textOptions(cfg.Level))
 	}
 	h.current.Store(&next)
 }
 
-// Options are the options of the log's handlers. Durations are logged as text: JSON would have numbers without a unit.
-func Options(level slog.Leveler) *slog.HandlerOptions {
+// JSONOptions are the options of handlers that write JSON: a duration is a number of seconds, and its key ends in _seconds.
+func JSONOptions(level slog.Leveler) *slog.HandlerOptions {
 	return &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Value.Kind() == slog.KindDuration {
-			a.Value = slog.StringValue(strings.Replace(a.Value.Duration().String(), "µ", "u", 1)) // ASCII
+			return slog.Float64(a.Key+"_seconds", a.Value.Duration().Seconds())
+		}
+		return a
+	}}
+}
+
+// textOptions are the options of handlers that write text: a duration has its unit, in ASCII.
+func textOptions(level slog.Leveler) *slog.HandlerOptions {
+	return &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration {
+			a.Value = slog.StringValue(strings.Replace(a.Value.Duration().String(), "µ", "u", 1))
 		}
 		return a
 	}}

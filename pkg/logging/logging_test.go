@@ -29,7 +29,7 @@ func TestSet(t *testing.T) {
 		{"below the level", nil, ""},
 		{
 			"a lower level", &config.Log{Level: slog.LevelInfo, Format: "json"},
-			`{"level":"INFO","msg":"asked","part":"zone","query":{"name":"a.test.","took":"1.5us"}}` + "\n",
+			`{"level":"INFO","msg":"asked","part":"zone","query":{"name":"a.test.","took_seconds":0.0000015}}` + "\n",
 		},
 		{"text", &config.Log{Level: slog.LevelInfo, Format: "text"}, "level=INFO msg=asked part=zone query.name=a.test. query.took=1.5us\n"},
 		{"a higher level", &config.Log{Level: slog.LevelError, Format: "text"}, ""},

@@ -168,7 +168,7 @@ func exampleServer(t *testing.T) (address string) {
 
 // watch streams 250 queries, then hostile ones in two parts, and what was left out.
 func watch(url.Values) (<-chan []byte, func(), error) {
-	const query = `{"time":"2026-11-20T22:10:00.5Z","name":"%s","type":"A","rcode":"NOERROR","source":"cache","took":"31us","client":"10.244.1.7","pod":"%s"}` + "\n"
+	const query = `{"time":"2026-11-20T22:10:00.5Z","name":"%s","type":"A","rcode":"NOERROR","source":"cache","took_seconds":0.000031,"client":"10.244.1.7","pod":"%s"}` + "\n"
 	lines := make(chan []byte, 300)
 	for i := range 250 {
 		lines <- fmt.Appendf(nil, query, fmt.Sprintf("n%d.example.com.", i), "shop/db-0")

@@ -37,7 +37,7 @@ if (live) {
   function add(q) {
     if (q.dropped) return note.textContent = `${q.dropped} queries left out at ${new Date().toLocaleTimeString()}`;
     const row = rows.insertRow(0);
-    for (const text of [q.time.slice(11, 19), `${q.name} ${q.type}`, q.rcode, q.source, q.took, q.pod || q.client]) row.insertCell().textContent = text;
+    for (const text of [q.time.slice(11, 19), `${q.name} ${q.type}`, q.rcode, q.source, `${(1000 * q.took_seconds).toFixed(2)} ms`, q.pod || q.client]) row.insertCell().textContent = text;
     if (rows.rows.length > 100) rows.deleteRow(100);
   }
 

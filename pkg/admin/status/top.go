@@ -50,6 +50,6 @@ func TopOf(index *pods.Index, names bool) *top.Page {
 func topCounts(c *pods.Counts) top.Counts {
 	return top.Counts{
 		Queries: c.Queries(), Upstream: c[pods.FromUpstream], NXDomain: c[pods.Denied], Search: c[pods.Searched],
-		Failed: c[pods.Failed], Shed: c[pods.Shed], Bytes: c[pods.Bytes], WaitedUS: c[pods.Waited],
+		Failed: c[pods.Failed], Shed: c[pods.Shed], Bytes: c[pods.Bytes], Waited: float64(c[pods.Waited]) / 1e6,
 	}
 }

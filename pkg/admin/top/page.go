@@ -26,12 +26,12 @@ type Row struct {
 
 // Counts are counts of queries since the agent knows the pod, or counts the name.
 type Counts struct {
-	Queries  uint64 `json:"queries"`
-	Upstream uint64 `json:"upstream"` // answered by an upstream, not from memory
-	NXDomain uint64 `json:"nxdomain"`
-	Search   uint64 `json:"search"`    // NXDOMAIN of names in the cluster domain: most are a name with a search suffix
-	Failed   uint64 `json:"failed"`    // SERVFAIL
-	Shed     uint64 `json:"shed"`      // a limit was reached
-	Bytes    uint64 `json:"bytes"`     // bytes of the replies
-	WaitedUS uint64 `json:"waited_us"` // microseconds until the replies, which is 0 for those from memory
+	Queries  uint64  `json:"queries"`
+	Upstream uint64  `json:"upstream"` // answered by an upstream, not from memory
+	NXDomain uint64  `json:"nxdomain"`
+	Search   uint64  `json:"search"`        // NXDOMAIN of names in the cluster domain: most are a name with a search suffix
+	Failed   uint64  `json:"failed"`        // SERVFAIL
+	Shed     uint64  `json:"shed"`          // a limit was reached
+	Bytes    uint64  `json:"bytes"`         // bytes of the replies
+	Waited   float64 `json:"waitedSeconds"` // time until the replies, which is 0 for those from memory
 }

@@ -26,15 +26,18 @@ func Columns() []string {
 // A Line is what one group asks.
 type Line struct {
 	Name  string             `json:"name"`
-	Rates map[string]float64 `json:"perSecond"` // by Columns; for latency the microseconds that queries waited
+	Rates map[string]float64 `json:"perSecond"` // by Columns; in place of latency, waitedSeconds: the time that queries waited
 }
 
-// value returns the value of a column, by which lines are sorted. Latency is the average of the queries, in microseconds.
+// waited is the key of Rates in place of latency.
+const waited = "waitedSeconds"
+
+// value returns the value of a column, by which lines are sorted. Latency is the average of the queries, in seconds.
 func (l *Line) value(column string) float64 {
 	if column != "latency" {
 		return l.Rates[column]
 	}
-	return l.Rates[column] / cmp.Or(l.Rates["queries"], math.Inf(1))
+	return l.Rates[waited] / cmp.Or(l.Rates["queries"], math.Inf(1))
 }
 
 // A Table sums the queries of one node or more.
@@ -90,13 +93,18 @@ func (t *Table) add(name string, before, after *Counts, seconds float64) {
 	}
 	was, is := before.list(), after.list()
 	for i, column := range Columns() {
-		line.Rates[column] += max(0, float64(is[i])-float64(was[i])) / seconds
+		if column == "latency" {
+			column = waited
+		}
+		line.Rates[column] += max(0, is[i]-was[i]) / seconds
 	}
 }
 
 // list returns the counts by Columns.
-func (c *Counts) list() []uint64 {
-	return []uint64{c.Queries, c.Upstream, c.NXDomain, c.Search, c.Failed, c.Shed, c.WaitedUS, c.Bytes}
+func (c *Counts) list() []float64 {
+	return []float64{
+		float64(c.Queries), float64(c.Upstream), float64(c.NXDomain), float64(c.Search), float64(c.Failed), float64(c.Shed), c.Waited, float64(c.Bytes),
+	}
 }
 
 // groupOf returns the name of a pod's line.
@@ -140,7 +148,7 @@ func (t *Table) Text(column string, number int) string {
 			}
 			_, _ = fmt.Fprintf(&b, "  %*.0f %%", width, share)
 		}
-		_, _ = fmt.Fprintf(&b, "  %5.1f ms  %8.0f  %s\n", line.value("latency")/1000, line.Rates["bytes"], plain.Line(line.Name))
+		_, _ = fmt.Fprintf(&b, "  %5.1f ms  %8.0f  %s\n", 1000*line.value("latency"), line.Rates["bytes"], plain.Line(line.Name))
 	}
 	return b.String()
 }

@@ -34,10 +34,10 @@ QUERIES/S  UPSTREAM  NXDOMAIN  SEARCH  FAILED   SHED   LATENCY   BYTES/S  WORKLO
 // TestLatency divides by the queries, also where there is less than one a second.
 func TestLatency(t *testing.T) {
 	t.Parallel()
-	for queries, want := range map[uint64]float64{0: 0, 1: 100_000, 50: 2_000} {
+	for queries, want := range map[uint64]float64{0: 0, 1: 0.125, 32: 0.125 / 32} {
 		page := func(c Counts) *Page { return &Page{Pods: []Row{{"shop", "web-1", "", c}}} }
 		table := Table{By: "pod"}
-		table.Add(page(Counts{}), page(Counts{Queries: queries, WaitedUS: 100_000, Bytes: 1}), 10)
-		assert.Equal(t, "average wait in microseconds", want, table.Lines("bytes", 1)[0].value("latency"))
+		table.Add(page(Counts{}), page(Counts{Queries: queries, Waited: 0.125, Bytes: 1}), 8)
+		assert.Equal(t, "average wait in seconds", want, table.Lines("bytes", 1)[0].value("latency"))
 	}
 }
