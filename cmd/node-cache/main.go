@@ -18,6 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/hint"
+	"github.com/nodecache/node-cache/pkg/logging"
 )
 
 // version is set by the linker.
@@ -31,7 +32,7 @@ const (
 
 func main() {
 	// client-go writes some log lines without the agent's logger. They get the agent's format.
-	klog.SetSlogLogger(slog.New(slog.NewJSONHandler(os.Stderr, nil)))
+	klog.SetSlogLogger(slog.New(slog.NewJSONHandler(os.Stderr, logging.JSONOptions(slog.LevelInfo))))
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 

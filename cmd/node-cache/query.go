@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,14 +119,12 @@ func (q *question) ask(cmd *cobra.Command) error {
 		}
 		records[i] = strings.Join(fields, "\t")
 	}
-	rcode, comments := dns.RcodeToString[reply.Rcode], q.comments(reply.IsEdns0())
+	a := queryReply{Rcode: dns.RcodeToString[reply.Rcode], Records: records, Server: q.server, Network: network, Latency: took.Seconds()}
+	a.readOptions(reply.IsEdns0())
 	if q.output == "json" {
-		err = cli.PrintJSON(cmd.OutOrStdout(), map[string]any{
-			"rcode": rcode, "records": records, "comments": comments, "server": q.server, "network": network, "latencySeconds": took.Seconds(),
-		})
+		err = cli.PrintJSON(cmd.OutOrStdout(), &a)
 	} else {
-		comments = append(comments, fmt.Sprintf("%s, %d records, %s over %s in %s", rcode, len(records), q.server, network, took.Round(10*time.Microsecond)))
-		_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Join(append(records, "; "+strings.Join(comments, "\n; ")), "\n"))
+		_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Join(append(records, a.comments(q.explain)...), "\n"))
 	}
 	if err != nil {
 		return err
@@ -159,23 +158,74 @@ func (q *question) exchangeError(err error) error {
 	return &hint.Error{Err: fmt.Errorf("asking %s for %s: %w", q.server, q.name, err), Hint: advice}
 }
 
-// comments returns the RFC 8914 errors in the response's OPT record, and with --explain the explanation.
-func (q *question) comments(opt *dns.OPT) []string {
-	list, explanation := []string{}, "not explained: only an agent does that, and only to clients on its own machine"
-	if opt != nil {
-		for _, option := range opt.Option {
-			switch o := option.(type) {
-			case *dns.EDNS0_EDE:
-				list = append(list, fmt.Sprintf("extended error %d (%s) %s", o.InfoCode, dns.ExtendedErrorCodeToString[o.InfoCode], plain.Line(o.ExtraText)))
-			case *dns.EDNS0_LOCAL:
-				if o.Code == wire.OptionExplain {
-					explanation = "explained: " + plain.Line(string(o.Data))
-				}
+// A queryReply is the response to a query, for programs.
+type queryReply struct {
+	Rcode       string          `json:"rcode"`
+	Records     []string        `json:"records"`                  // in presentation form
+	Errors      []extendedError `json:"extendedErrors,omitempty"` // RFC 8914
+	Explanation map[string]any  `json:"explanation,omitempty"`    // see parseExplanation
+	Server      netip.AddrPort  `json:"server"`
+	Network     string          `json:"network"`        // "udp" or "tcp"
+	Latency     float64         `json:"latencySeconds"` // until the response
+
+	explained string // text of the explanation
+}
+
+// An extendedError is one EDNS option of RFC 8914.
+type extendedError struct {
+	Code uint16 `json:"code"`
+	Name string `json:"name"`           // of the code; empty: unknown
+	Text string `json:"text,omitempty"` // of the server
+}
+
+// readOptions reads the extended errors and the explanation from the response's OPT record, if there is one.
+func (a *queryReply) readOptions(opt *dns.OPT) {
+	if opt == nil {
+		return
+	}
+	for _, option := range opt.Option {
+		switch o := option.(type) {
+		case *dns.EDNS0_EDE:
+			a.Errors = append(a.Errors, extendedError{o.InfoCode, dns.ExtendedErrorCodeToString[o.InfoCode], plain.Line(o.ExtraText)})
+		case *dns.EDNS0_LOCAL:
+			if o.Code == wire.OptionExplain {
+				a.explained = plain.Line(string(o.Data))
+				a.Explanation = parseExplanation(a.explained)
 			}
 		}
 	}
-	if q.explain {
-		list = append(list, explanation)
+}
+
+// parseExplanation reads the members of an explanation, name=value. A duration is a number of seconds, and its name ends in
+// Seconds; yes and no are true and false. Text that is no member is left out.
+func parseExplanation(text string) map[string]any {
+	members := map[string]any{}
+	for word := range strings.FieldsSeq(text) {
+		name, value, ok := strings.Cut(word, "=")
+		switch d, err := time.ParseDuration(value); {
+		case !ok || name == "":
+		case err == nil && (name == "age" || name == "left" || name == "took"):
+			members[name+"Seconds"] = d.Seconds()
+		case value == "yes", value == "no":
+			members[name] = value == "yes"
+		default:
+			members[name] = value
+		}
 	}
-	return list
+	return members
+}
+
+// comments returns the lines after the records. They begin with a semicolon, as in zone files.
+func (a *queryReply) comments(explain bool) (lines []string) {
+	for _, e := range a.Errors {
+		lines = append(lines, strings.TrimSpace(fmt.Sprintf("; extended error %d (%s) %s", e.Code, cmp.Or(e.Name, "unknown"), e.Text)))
+	}
+	switch {
+	case a.explained != "":
+		lines = append(lines, "; explained: "+a.explained)
+	case explain:
+		lines = append(lines, "; not explained: only an agent does that, and only to clients on its own machine")
+	}
+	took := time.Duration(a.Latency * float64(time.Second)).Round(10 * time.Microsecond)
+	return append(lines, fmt.Sprintf("; %s, %d records, %s over %s in %s", a.Rcode, len(a.Records), a.Server, a.Network, took))
 }
