@@ -3,7 +3,6 @@
 package resolve
 
 import (
-	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -45,21 +44,10 @@ func (l *lookup) detail(source Source) (d detail) {
 		}
 	case SourceCache:
 		if l.cut > 0 {
-			d.below = string(wire.AppendText(nil, name[len(name)-l.cut:]))
+			d.below = string(wire.AppendText(nil, name[len(name)-int(l.cut):]))
 		}
 		d.rule = l.plan.route(name).rule()
 	default: // there is no more to say
 	}
 	return d
-}
-
-// rule returns the configuration key of a route to special names, empty for other routes.
-func (r *Route) rule() string {
-	if r == nil {
-		return ""
-	}
-	if _, ok := r.Upstream.(*localdata.Special); ok {
-		return "specialNames"
-	}
-	return ""
 }

@@ -29,9 +29,9 @@ type lookup struct {
 	rcode       int         // rcode of a reply without records, see empty
 	redirect    *redirect   // nil: the client's own question is looked up
 	near        int         // Near of the zone's answer, see [zone.Result]
-	cut         int         // length in bytes of the parent name whose cached denial answers; 0: none
-	denial      zone.Denial // of the zone's answer
 	staleHeld   bool        // a miss, but the cache has a stale answer
+	denial      zone.Denial // of the zone's answer
+	cut         uint8       // length in bytes of the parent name whose cached denial answers; 0: none
 	useFallback bool        // the zone fallback answered the AAAA query, and is asked first for A records
 }
 
@@ -261,7 +261,7 @@ func (l *lookup) answerFromCutAt(parent, child, dst []byte) ([]byte, bool) {
 	if !ok || !l.worker.restorer.hold(held[start:]) {
 		return dst, false
 	}
-	l.cut = len(parent)
+	l.cut = uint8(len(parent)) //nolint:gosec // at most 255
 	return l.worker.restorer.tail.AppendDenial(held[:start], name, l.Type)
 }
 

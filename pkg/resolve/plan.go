@@ -133,3 +133,14 @@ func (p *Plan) owner(name []byte) []byte {
 	}
 	return p.Owner(name)
 }
+
+// rule returns the configuration key of a route to special names, empty for other routes.
+func (r *Route) rule() string {
+	if r == nil {
+		return ""
+	}
+	if _, ok := r.Upstream.(*localdata.Special); ok {
+		return "specialNames"
+	}
+	return ""
+}

@@ -158,10 +158,10 @@ func TestDetails(t *testing.T) {
 		{name: "www.onion.", source: "cache", want: "rule=specialNames"},
 	} {
 		log.Reset()
-		told := explanations(t, r, wish(tt.name))
+		explained := explanations(t, r, wish(tt.name))
 		words := strings.TrimSpace("source=" + tt.source + " " + tt.want)
-		if len(told) != 1 || !strings.HasPrefix(told[0]+" ", words+" ") {
-			t.Errorf("%s: explained %q, want %q", tt.name, told, words)
+		if len(explained) != 1 || !strings.HasPrefix(explained[0]+" ", words+" ") {
+			t.Errorf("%s: explained %q, want %q", tt.name, explained, words)
 		}
 		_, logged, _ := strings.Cut(log.String(), "pod_stale=true")
 		assert.Equal(t, tt.name+": logged", strings.Join(strings.Fields(tt.want+" "+tt.ede), " "), strings.TrimSpace(logged))
