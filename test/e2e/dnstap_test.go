@@ -69,18 +69,22 @@ func TestDnstap(t *testing.T) {
 		return len(got) >= len(want)
 	}, func() string { return strings.Join(got, "\n") })
 	assert.Equal(t, "messages", strings.Join(want, "\n"), strings.Join(got, "\n"))
-	var sources []string
+	var sources, upstreams []string
 	proctest.Eventually(t, time.Minute, "watch shows both queries", func() bool {
-		sources = nil
+		sources, upstreams = nil, nil
 		for line := range strings.Lines(watch.Tail(100)) {
-			var q struct{ Name, Source string }
-			if json.Unmarshal([]byte(line), &q) == nil && q.Name == "www.test." {
-				sources = append(sources, q.Source)
+			var q struct {
+				Name, Source, Upstream string
+				Took                   float64 `json:"took_seconds"`
+			}
+			if json.Unmarshal([]byte(line), &q) == nil && q.Name == "www.test." && q.Took > 0 {
+				sources, upstreams = append(sources, q.Source), append(upstreams, q.Upstream)
 			}
 		}
 		return len(sources) >= 2
 	})
 	assert.Equal(t, "sources", "upstream cache", strings.Join(sources, " "))
+	assert.Equal(t, "upstreams", "udp://"+up+" ", strings.Join(upstreams, " "))
 }
 
 // TestDnstapLoad loads an agent on a core of its own with 100,000 queries a second, without and with a collector. Each message is
