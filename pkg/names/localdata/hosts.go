@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"os"
 	"reflect"
 	"slices"
 	"sync"
@@ -114,54 +113,27 @@ func ReadHosts(path string) ([]byte, error) { return filewatch.ReadFile(path, ma
 type hostsFile struct {
 	FileStats // state at the last check
 
-	readInfo  os.FileInfo // info of the file when it was last read; nil: never
-	lastInfo  os.FileInfo // info of the file when it was last found changed; nil: never
-	text      []byte      // the content; nil: not read yet
-	emptyOnce bool        // the last check found the file empty, after it had content
-
-	changes   int  // consecutive checks that each found the file changed
-	unsettled bool // the file is still being written; its content may be partial
+	changes filewatch.Changes
+	text    []byte // the content; nil: not read yet
 }
 
 // reload reads the file if it seems changed, or always with force, and reports whether f.text has new content. It keeps the previous
-// content if the file is gone or unreadable. Most writers truncate a file first, so it also keeps the previous content at the first
-// check that finds the file empty, and for up to maxChanges checks while the file is still changing.
+// content if the file is gone, unreadable or still being written.
 func (f *hostsFile) reload(force bool) bool {
-	f.unsettled, f.LastError = false, ""
-	info, err := os.Stat(f.Path)
+	f.LastError = ""
+	due, err := f.changes.Due(f.Path, force)
+	if due {
+		var text []byte
+		if text, err = ReadHosts(f.Path); err == nil && f.changes.Use(len(text) == 0, len(f.text) > 0) &&
+			(f.text == nil || !bytes.Equal(text, f.text)) {
+			f.text = text
+			return true
+		}
+	}
 	if err != nil {
 		f.LastError = err.Error()
-		return false
 	}
-	if !force && !f.emptyOnce && sameFile(info, f.readInfo) {
-		return false
-	}
-	if f.readInfo != nil && !sameFile(info, f.lastInfo) && !sameFile(info, f.readInfo) && f.changes < maxChanges {
-		f.lastInfo, f.unsettled = info, true
-		f.changes++
-		return false
-	}
-	f.lastInfo, f.changes = info, 0
-	text, err := ReadHosts(f.Path)
-	if err != nil {
-		f.LastError = err.Error()
-		return false
-	}
-	if len(text) == 0 && len(f.text) > 0 && !f.emptyOnce {
-		f.emptyOnce = true
-		return false
-	}
-	f.emptyOnce, f.readInfo = false, info
-	if f.text != nil && bytes.Equal(text, f.text) {
-		return false
-	}
-	f.text = text
-	return true
-}
-
-// sameFile reports whether a file that has info now seems unchanged since it had was. It is false if was is nil.
-func sameFile(info, was os.FileInfo) bool {
-	return was != nil && os.SameFile(info, was) && info.ModTime().Equal(was.ModTime()) && info.Size() == was.Size()
+	return false
 }
 
 // parse adds the names of the text of a file in the format of hosts(5). It returns the number of valid names, and of lines with an error.
@@ -193,11 +165,6 @@ func (b *builder) parse(text []byte, file int) (names, skipped int) {
 	return names, skipped
 }
 
-const (
-	settleTime = 250 * time.Millisecond // time without a change after which a file counts as written
-	maxChanges = 120                    // checks, settleTime apart, after which a changing file is read nevertheless
-)
-
 // guard recovers panics while files are read.
 func (h *Hosts) guard() panics.Guard {
 	return panics.Guard{Where: "static", Log: h.log, Count: &h.panics}
@@ -214,8 +181,8 @@ func (h *Hosts) reload(all bool) (again time.Duration) {
 			changed = true
 			f.Reads++
 		}
-		if f.unsettled {
-			again = settleTime
+		if f.changes.Unsettled {
+			again = filewatch.SettleTime
 		}
 		if f.LastError != "" && f.LastError != before {
 			h.log.Warn("hosts file unreadable, keeping its previous content", "path", f.Path, "err", f.LastError)

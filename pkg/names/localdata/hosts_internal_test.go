@@ -9,25 +9,26 @@ import (
 	"testing"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/filewatch"
 )
 
 // TestReloadWhileWritten checks a file between the steps of an in-place write. It is read once it settles, or after
-// maxChanges checks.
+// MaxChanges checks.
 func TestReloadWhileWritten(t *testing.T) {
 	t.Parallel()
 	f := &hostsFile{FileStats: FileStats{Path: filepath.Join(t.TempDir(), "hosts")}}
 	write := func(step, text string, changed, unsettled bool) {
 		t.Helper()
 		assert.NoError(t, os.WriteFile(f.Path, []byte(text), 0o600))
-		if got := f.reload(true); got != changed || f.unsettled != unsettled || f.LastError != "" {
-			t.Errorf("%s: changed %t, unsettled %t, %v; want %t, %t", step, got, f.unsettled, f.LastError, changed, unsettled)
+		if got := f.reload(true); got != changed || f.changes.Unsettled != unsettled || f.LastError != "" {
+			t.Errorf("%s: changed %t, unsettled %t, %v; want %t, %t", step, got, f.changes.Unsettled, f.LastError, changed, unsettled)
 		}
 	}
 	at := func(size int) string { return strings.Repeat("#", size) }
 	unchanged := func(step string, changed bool) {
 		t.Helper()
-		if got := f.reload(true); got != changed || f.unsettled {
-			t.Errorf("%s: changed %t, unsettled %t", step, got, f.unsettled)
+		if got := f.reload(true); got != changed || f.changes.Unsettled {
+			t.Errorf("%s: changed %t, unsettled %t", step, got, f.changes.Unsettled)
 		}
 	}
 	write("the first", at(100), true, false)
@@ -38,9 +39,9 @@ func TestReloadWhileWritten(t *testing.T) {
 	assert.Equal(t, "bytes in use during the write", 100, len(f.text))
 	unchanged("settled", true)
 	assert.Equal(t, "bytes in use after the write", 20, len(f.text))
-	for i := range maxChanges {
+	for i := range filewatch.MaxChanges {
 		write("changing", at(30+i), false, true)
 	}
-	write("maxChanges", at(29), true, false)
+	write("MaxChanges", at(29), true, false)
 	write("again", at(28), false, true)
 }
