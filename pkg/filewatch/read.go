@@ -37,31 +37,58 @@ func CheckOwner(info fs.FileInfo) error {
 }
 
 func read(path string, limit int64, check func(fs.FileInfo) error) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := open(path, check)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }() // read only
-	info, err := f.Stat()
-	switch {
-	case err != nil:
-		return nil, err
-	case info.IsDir():
-		return nil, &fs.PathError{Op: "read", Path: path, Err: syscall.EISDIR}
-	case !info.Mode().IsRegular():
-		return nil, &fs.PathError{Op: "read", Path: path, Err: errNotRegular}
-	}
-	if err := check(info); err != nil {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
-	}
 	data, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err != nil {
 		return nil, err
 	}
 	if int64(len(data)) > limit {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("larger than %s", size(limit))}
+		return nil, &fs.PathError{Op: "read", Path: path, Err: tooLarge(limit)}
 	}
 	return data, nil
+}
+
+// Open opens a regular file of at most limit bytes, which is a multiple of 1 KiB. Like [ReadFile] it never blocks, and every error is a
+// [*fs.PathError].
+func Open(path string, limit int64) (io.ReadCloser, error) {
+	return open(path, func(info fs.FileInfo) error {
+		if info.Size() > limit {
+			return tooLarge(limit)
+		}
+		return nil
+	})
+}
+
+func tooLarge(limit int64) error { return fmt.Errorf("larger than %s", size(limit)) }
+
+// open opens a regular file whose info passes check.
+func open(path string, check func(fs.FileInfo) error) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+	case info.IsDir():
+		err = syscall.EISDIR
+	case !info.Mode().IsRegular():
+		err = errNotRegular
+	default:
+		err = check(info)
+	}
+	if err == nil {
+		return f, nil
+	}
+	_ = f.Close() // read only
+	if _, ok := errors.AsType[*fs.PathError](err); ok {
+		return nil, err
+	}
+	return nil, &fs.PathError{Op: "read", Path: path, Err: err}
 }
 
 func size(n int64) string {
