@@ -32,6 +32,23 @@ func (f Fallback) String() string {
 	return flowList(f.Addresses)
 }
 
+// BlockAnswer is the answer for names on a list of block. The zero value: NXDOMAIN.
+type BlockAnswer struct {
+	NoData    bool         // no records; Addresses is empty then
+	Addresses []netip.Addr // unique
+}
+
+// String returns the spelling of b in a configuration: nxdomain, nodata, or a list.
+func (b BlockAnswer) String() string {
+	switch {
+	case b.NoData:
+		return "nodata"
+	case len(b.Addresses) == 0:
+		return "nxdomain"
+	}
+	return flowList(b.Addresses)
+}
+
 // spellAddress returns the text of an address, a prefix, or an address and a port: the empty string for the zero value.
 func spellAddress[T interface {
 	IsValid() bool

@@ -49,6 +49,8 @@ type Config struct {
 	Rewrite []Rewrite `yaml:"rewrite"`
 	// Answers built from patterns. The first matching template answers, after hosts and before the cluster.
 	Templates []Template `yaml:"templates"`
+	// Lists of names that are not looked up, for all clients. Names of the cluster are never blocked.
+	Block Block `yaml:"block"`
 	// Names that no upstream is asked for, with those below them: `localhost` has the loopback addresses (RFC 6761),
 	// `invalid` and `onion` do not exist (RFC 6761, RFC 7686), and `resolver.arpa` is empty (RFC 9462). A route, hosts and
 	// templates for such a name come first. `[]`: all are looked up.
@@ -280,6 +282,14 @@ type Hosts struct {
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"0s" max:"1h"`
 	// `on`: the reverse names of the addresses give these names. `off`: they are looked up.
 	NoReverse bool `yaml:"reverse" words:"on,off"`
+}
+
+// Block is the section block.
+type Block struct {
+	// The lists. Hosts, templates, and records of etcd come before them.
+	Files []string `yaml:"files" format:"file"` // absolute unless Parse has read relative paths
+	// What the client gets for a name on a list: `nxdomain`, `nodata`, or a list of addresses such as `[0.0.0.0, "::"]`.
+	Answer BlockAnswer `yaml:"answer"`
 }
 
 // Template is an item of templates.

@@ -140,6 +140,8 @@ func (d *decoder) decode(path string, n *yaml.Node, v reflect.Value, f *field) b
 	switch {
 	case v.Type() == reflect.TypeFor[Fallback]():
 		return d.decodeFallback(path, n, v)
+	case v.Type() == reflect.TypeFor[BlockAnswer]():
+		return d.decodeBlockAnswer(path, n, v)
 	case v.Kind() == reflect.Map:
 		return d.decodeHosts(path, n, v)
 	case v.Kind() == reflect.Slice:
@@ -343,6 +345,25 @@ func (d *decoder) decodeFallback(path string, n *yaml.Node, v reflect.Value) boo
 		return true
 	}
 	v.Set(reflect.ValueOf(f))
+	return true
+}
+
+// decodeBlockAnswer decodes nxdomain, nodata, or a list of addresses.
+func (d *decoder) decodeBlockAnswer(path string, n *yaml.Node, v reflect.Value) bool {
+	b := BlockAnswer{NoData: n.Value == "nodata"}
+	switch {
+	case n.Kind == yaml.SequenceNode:
+		addresses := field{tag: `required:"write nxdomain or nodata, or name at least one address"`, format: textFormat(parseHostAddress, netip.Addr.String)}
+		d.decode(path, n, reflect.ValueOf(&b.Addresses).Elem(), &addresses)
+	case !isString(n) || !b.NoData && n.Value != "nxdomain":
+		hint := didYouMean(n.Value, []string{"nxdomain", "nodata"})
+		if isAddress(n.Value) {
+			hint = "write [" + quote(n.Value) + "]"
+		}
+		d.reject(path, n, problem("not nxdomain, nodata or a list of addresses", hint))
+		return true
+	}
+	v.Set(reflect.ValueOf(b))
 	return true
 }
 

@@ -102,8 +102,8 @@ func (w *writer) key(f *field, v, standard reflect.Value, indent int, path strin
 		}
 		w.WriteString(margin + f.key + ":" + value + "\n")
 	}
-	fallback, isFallback := reflect.TypeAssert[Fallback](v)
-	isScalar := f.format.parse != nil || isFallback
+	spelled, isSpelled := spelledValue(v)
+	isScalar := f.format.parse != nil || isSpelled
 	if isScalar {
 		w.remark(path, margin)
 	}
@@ -121,8 +121,8 @@ func (w *writer) key(f *field, v, standard reflect.Value, indent int, path strin
 			items[i] = f.format.print(v.Index(i))
 		}
 		line("[" + strings.Join(items, ", ") + "]")
-	case isFallback:
-		line(fallback.String())
+	case isSpelled:
+		line(spelled.String())
 	case isScalar:
 		line(f.format.print(v))
 	case v.Kind() != reflect.Slice:
@@ -136,6 +136,15 @@ func (w *writer) key(f *field, v, standard reflect.Value, indent int, path strin
 			w.item(v.Index(i), indent, fmt.Sprintf("%s[%d]", path, i))
 		}
 	}
+}
+
+// spelledValue returns a value that is a word or a list. It is false for other values.
+func spelledValue(v reflect.Value) (fmt.Stringer, bool) {
+	switch v.Type() {
+	case reflect.TypeFor[Fallback](), reflect.TypeFor[BlockAnswer]():
+		return reflect.TypeAssert[fmt.Stringer](v)
+	}
+	return nil, false
 }
 
 // item writes an item of a list of mappings.

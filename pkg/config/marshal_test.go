@@ -56,6 +56,7 @@ func TestMarshal(t *testing.T) {
 			Zone: ".", Types: []uint16{28, 65000}, Match: []string{`^(?P<host>\w+)[.]`}, Rcode: 3, Answer: []string{`{{ .Name }} TXT "a\b"`},
 			Authority: []string{"a. NS b."}, Additional: []string{"b. A 192.0.2.1"},
 		}}
+		c.Block = config.Block{Files: []string{"/etc/block/ads.txt"}, Answer: config.BlockAnswer{Addresses: []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}}}
 		c.DNS64 = config.DNS64{Prefix: netip.MustParsePrefix("64:ff9b::/96"), TranslateAll: true, Clients: config.DNS64All}
 		c.Handover.Socket = "/run/h.sock"
 		c.Probes = []config.Probe{{Label: "a", Server: "tcp://[::1]:53", Name: ".", Type: 2, Interval: time.Minute, Timeout: 1500 * time.Millisecond}}
@@ -90,6 +91,9 @@ func TestMarshalRefusesWhatParseCannotReturn(t *testing.T) {
 		{"an empty list that is not nil", func(c *config.Config) { c.Cluster.Namespaces = []string{} }},
 		{"a fallback of two kinds", func(c *config.Config) {
 			c.Intercept.Fallback.Addresses = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53")}
+		}},
+		{"an answer of two kinds", func(c *config.Config) {
+			c.Block.Answer = config.BlockAnswer{NoData: true, Addresses: []netip.Addr{netip.IPv4Unspecified()}}
 		}},
 		{"an address at a host name of its own", func(c *config.Config) {
 			c.Forward[0].To = []config.Target{{Kind: config.TLS, Addr: netip.MustParseAddrPort("192.0.2.1:853"), Name: "DNS.example"}}

@@ -533,10 +533,12 @@ func checkFiles(d *decoder, c *Config) {
 
 // resolveLocations makes the relative paths in c absolute: they begin at the folder.
 func resolveLocations(c *Config, folder string) error {
-	paths := make([]*string, 0, 4+len(c.Forward)+len(c.Hosts.Files))
+	paths := make([]*string, 0, 4+len(c.Forward)+len(c.Hosts.Files)+len(c.Block.Files))
 	paths = append(paths, &c.Cluster.Kubeconfig, &c.Cluster.Manifests, &c.Cluster.TransferKeys, &c.Snapshot.Folder)
-	for i := range c.Hosts.Files {
-		paths = append(paths, &c.Hosts.Files[i])
+	for _, files := range [][]string{c.Hosts.Files, c.Block.Files} {
+		for i := range files {
+			paths = append(paths, &files[i])
+		}
 	}
 	for i := range c.Forward {
 		paths = append(paths, &c.Forward[i].CA)
@@ -554,12 +556,14 @@ func resolveLocations(c *Config, folder string) error {
 		}
 		*p = abs
 	}
-	var files []string // the files of hosts without duplicates: two spellings may become one path
-	for _, f := range c.Hosts.Files {
-		if !slices.Contains(files, f) {
-			files = append(files, f)
+	for _, files := range []*[]string{&c.Hosts.Files, &c.Block.Files} {
+		var unique []string // two spellings may have become one path
+		for _, f := range *files {
+			if !slices.Contains(unique, f) {
+				unique = append(unique, f)
+			}
 		}
+		*files = unique
 	}
-	c.Hosts.Files = files
 	return nil
 }

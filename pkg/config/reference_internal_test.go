@@ -132,7 +132,7 @@ func (w *referenceWriter) key(f *field, v reflect.Value, margin string) {
 		w.WriteString(f.key + ": []\n")
 		w.examples(item.Elem())
 		return
-	case f.format.parse == nil && v.Kind() == reflect.Struct && v.Type() != reflect.TypeFor[Fallback]():
+	case f.format.parse == nil && v.Kind() == reflect.Struct && v.Type() != reflect.TypeFor[Fallback]() && v.Type() != reflect.TypeFor[BlockAnswer]():
 		w.WriteString(margin + f.key + ":\n")
 		w.mapping(v, strings.Replace(margin, "- ", "  ", 1)+"  ")
 		return
@@ -214,6 +214,8 @@ func fieldSchema(t *testing.T, comments map[string]string, f *field, of reflect.
 	switch {
 	case of == reflect.TypeFor[Fallback]():
 		return map[string]any{"anyOf": []any{map[string]any{"enum": []string{"central", "none"}}, texts}}
+	case of == reflect.TypeFor[BlockAnswer]():
+		return map[string]any{"anyOf": []any{map[string]any{"enum": []string{"nxdomain", "nodata"}}, texts}}
 	case of.Kind() == reflect.Map:
 		return map[string]any{"type": "object", "additionalProperties": texts}
 	case of.Kind() == reflect.Slice && f.format.parse != nil:

@@ -125,7 +125,7 @@ func (l *Lists) Run(ctx context.Context) error {
 	}
 	filewatch.Watch(ctx, filewatch.Config{
 		Paths: l.cfg.Files, Check: check, Log: l.cfg.Log,
-		OnPanic: func(panicked any, _ []byte) { _ = l.guard().Recovered(ctx, panicked) },
+		OnPanic: func(panicked any) { _ = l.guard().Recovered(ctx, panicked) },
 	})
 	return nil
 }
