@@ -21,7 +21,8 @@ import (
 //	reason   the limit that shed the query, one of Sheds
 //	denied   why the zone denies the name or the type, one of [zone.Denials]
 //	below    denied name that covers all names below it
-//	rule     what of the configuration decides, see [localdata.Data.Rule]
+//	list     base name of the file whose rule blocks the name
+//	rule     that rule: a name, with *. the names below it; or what of the configuration decides, see [localdata.Data.Rule]
 //	rewritten name looked up in place of the query name
 //	found    search: the name that has the addresses
 //	made     dns64: addresses were synthesized, or A records were queried for that

@@ -141,12 +141,15 @@ func (l *lookup) refresh() {
 }
 
 // name returns the canonical query name.
-func (f *inFlight) name() []byte {
+func (f *inFlight) name() []byte { return keyName(f.key) }
+
+// keyName returns the canonical name that a cache key begins with.
+func keyName(key []byte) []byte {
 	end := 0
-	for f.key[end] != 0 {
-		end += 1 + int(f.key[end])
+	for key[end] != 0 {
+		end += 1 + int(key[end])
 	}
-	return f.key[:end+1]
+	return key[:end+1]
 }
 
 // staleAt returns when the waiters get a stale answer, since the resolver was made.

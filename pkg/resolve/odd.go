@@ -41,7 +41,7 @@ func (q *query) answerFault(rcode int, pkt, dst []byte) ([]byte, wire.Verdict) {
 	case wire.RcodeFormErr:
 		q.worker.tally.each[countMalformed]++
 	case wire.RcodeBadVers:
-		opts := wire.ReplyOptions{Limit: q.Limit(q.from.Stream, q.plan.UDPSize), UDPSize: q.plan.UDPSize, EDE: wire.EDENone}
+		opts := wire.ReplyOptions{Limit: q.Limit(q.from.Stream, q.plan.UDPSize), UDPSize: uint16(q.plan.UDPSize), EDE: wire.EDENone}
 		return q.AppendEmpty(dst, wire.RcodeBadVers, &opts), wire.Answered
 	}
 	return wire.AppendFault(dst, pkt, byte(rcode)), wire.Answered

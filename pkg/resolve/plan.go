@@ -8,6 +8,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/dnstap"
+	"github.com/nodecache/node-cache/pkg/names/blocklist"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/names/skydns"
 	"github.com/nodecache/node-cache/pkg/names/tsig"
@@ -100,6 +101,9 @@ type Plan struct {
 	LocalData *localdata.Data // nil: none
 	DNS64     *DNS64          // nil: off
 	SkyDNS    *skydns.Source  // nil: none
+
+	Block      *blocklist.Lists // names that are not looked up; nil: none
+	NotBlocked [][]byte         // zones none of whose names Block blocks, in canonical wire form
 
 	hasExtras bool              // one of the optional features is used
 	self      []byte            // Self as RDATA of a TXT record; empty if Self is empty

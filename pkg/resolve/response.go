@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/cache"
+	"github.com/nodecache/node-cache/pkg/names/blocklist"
 	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -24,8 +25,12 @@ type responseBuilder struct {
 
 	msg    []byte // the answer; nil: there is none
 	source Source // source of msg
-	ede    int    // Extended DNS Error of a failure, or of the zone or stale answer that replaces it
+	ede    int    // Extended DNS Error of a failure, of the zone or stale answer that replaces it, or of a block list
 	detail detail
+
+	// Set with SourceBlock, for appendBlocked, which gives the answer in place of msg. The rule is in detail.
+	lists   *blocklist.Lists // the lists of that rule
+	blocked []byte           // canonical name looked up
 
 	q   wire.Query
 	buf []byte // memory of msg, unless msg is the upstream's
@@ -49,6 +54,7 @@ func newResponse(r *Resolver, plan *Plan, now time.Time, batch *wire.SendBatch) 
 
 func (d *responseBuilder) release() {
 	d.r, d.plan, d.batch, d.msg = nil, nil, nil, nil // msg may be the memory of the upstream's answer
+	d.lists, d.blocked = nil, nil
 	builderPool.Put(d)
 }
 
@@ -85,6 +91,7 @@ func (d *responseBuilder) validateAndStore(f *inFlight, answer *wire.Message) er
 	if !f.route.NoStore {
 		d.store(f, life)
 	}
+	d.block(f.name(), answer)
 	return nil
 }
 
@@ -113,6 +120,9 @@ func (d *responseBuilder) store(f *inFlight, life time.Duration) {
 			c.Remove(f.key)
 		}
 	}
+	if f.r.isBlockedNow(f.name()) {
+		c.Remove(f.key)
+	}
 }
 
 // recordFailure caches the failure, and sets the outcome to it, or to the zones' fallback answer if there is one.
@@ -140,6 +150,9 @@ func (d *responseBuilder) recordFailure(f *inFlight, err error) {
 	d.q.EDNS = false // the cached failure is for all clients: it has no OPT record
 	d.buf = d.q.AppendEmpty(d.buf[:0], wire.RcodeServFail, &wire.ReplyOptions{EDE: wire.EDENone})
 	f.plan.Cache.PutFailure(f.key, d.buf, time.Second, f.plan.FailureTTL, d.now)
+	if f.r.isBlockedNow(f.name()) {
+		f.plan.Cache.Remove(f.key)
+	}
 	d.q.EDNS = edns
 	d.useZoneFallback(f.plan.Zones, &d.q)
 }
@@ -181,6 +194,7 @@ func (d *responseBuilder) useStale(c *cache.Cache, key []byte) bool {
 	msg, ok := c.LookupStale(key, d.now, d.buf[:0])
 	if ok {
 		d.buf, d.msg, d.source, d.ede = msg, msg, SourceStale, staleEDE(msg)
+		d.blockStale(key)
 	}
 	return ok
 }
@@ -241,7 +255,7 @@ func (d *responseBuilder) deliver(w *waiter) {
 	}
 	source := d.source
 	if state == restored {
-		if source == SourceZone || source == SourceStale {
+		if source == SourceZone || source == SourceStale || source == SourceBlock {
 			w.opts.EDE = d.ede
 		}
 		msg = w.ask.Reply(msg, 0, &w.opts)
@@ -257,7 +271,11 @@ func (d *responseBuilder) deliver(w *waiter) {
 // restoreAnswer appends the answer for the waiter, if there is one.
 func (d *responseBuilder) restoreAnswer(dst []byte, w *waiter) ([]byte, restoreState) {
 	failure := d.msg == nil
-	dst = append(dst, d.msg...)
+	if d.source == SourceBlock && !failure {
+		dst = d.appendBlocked(dst, w)
+	} else {
+		dst = append(dst, d.msg...)
+	}
 	switch {
 	case w.redirect != nil:
 		back := restorerPool.Get().(*restorer)

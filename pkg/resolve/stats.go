@@ -26,6 +26,7 @@ const (
 	SourceStatic                 // hosts and templates of the configuration
 	SourceSearch                 // the answer for the name under another suffix of the pod's search path
 	SourceEtcd                   // records of etcd
+	SourceBlock                  // a block list
 	SourceKernel                 // a copy of an answer of the zones or the cache, in the kernel
 	sourceCount
 )
@@ -47,7 +48,7 @@ const (
 // Sources returns the names of the sources. The set is closed, like those below: bytes from clients never
 // become a metric label.
 func Sources() []string {
-	return []string{"zone", "cache", "stale", "upstream", "failure", "local", "refused", "shed", "transfer", "static", "search", "etcd", "kernel"}
+	return []string{"zone", "cache", "stale", "upstream", "failure", "local", "refused", "shed", "transfer", "static", "search", "etcd", "block", "kernel"}
 }
 
 // Sheds returns the names of the limits.

@@ -79,6 +79,9 @@ func (r *Resolver) reply(plan *Plan, w *waiter, source Source, d *detail, msg []
 	if source == SourceFailure {
 		r.failures.add(plan, &w.ask, w.addr)
 	}
+	if source == SourceBlock {
+		d.block.Count()
+	}
 	if w.usage != nil {
 		from := source
 		if source == SourceSearch {

@@ -5,6 +5,7 @@ package resolve
 import (
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/names/blocklist"
 	"github.com/nodecache/node-cache/pkg/names/tsig"
 	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/pods"
@@ -20,6 +21,7 @@ type Worker struct {
 	restorer   restorer
 	rotation   uint32 // counts zone answers, to rotate their addresses
 	tally      tally
+	rule       blocklist.Rule // the rule of the last reply with SourceBlock
 	batch      wire.SendBatch // upstream queries and replies to send at the end of the batch
 	spareQuery *inFlight      // used for the next in-flight query that starts; nil: not allocated
 	walker     *Worker        // looks names up for walk; nil: not needed yet
@@ -147,7 +149,7 @@ func (q *query) makeReply(dst []byte) ([]byte, wire.Verdict) {
 
 // initReplyOptions sets the options of the reply.
 func (q *query) initReplyOptions() {
-	q.opts = wire.ReplyOptions{Limit: q.Limit(q.from.Stream, q.plan.UDPSize), UDPSize: q.plan.UDPSize, EDE: wire.EDENone}
+	q.opts = wire.ReplyOptions{Limit: q.Limit(q.from.Stream, q.plan.UDPSize), UDPSize: uint16(q.plan.UDPSize), EDE: wire.EDENone}
 	if !q.EDNS {
 		return
 	}
@@ -203,6 +205,9 @@ func (q *query) finishReply(source Source, dst []byte, start int) ([]byte, wire.
 	q.worker.tally.response(source, rcode)
 	if source == SourceFailure {
 		q.worker.r.failures.add(q.plan, &q.Question, q.from.Addr.Addr())
+	}
+	if source == SourceBlock {
+		q.worker.rule.Count()
 	}
 	if q.usage != nil {
 		countReply(q.plan, q.usage, &q.Question, source, rcode, len(dst)-start, 0)

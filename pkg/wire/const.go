@@ -64,6 +64,7 @@ const (
 	EDEStaleAnswer          = 3
 	EDECachedError          = 13
 	EDENotReady             = 14
+	EDEBlocked              = 15
 	EDEStaleNXDomain        = 19
 	EDENotAuthoritative     = 20
 	EDENoReachableAuthority = 22

@@ -10,11 +10,12 @@ import (
 // ReplyOptions are the parts of a reply that do not come from the stored answer. Without an OPT
 // record in the query only Limit applies.
 type ReplyOptions struct {
-	Limit     int    // most bytes of the reply
-	UDPSize   int    // bytes that this server accepts over UDP
-	Cookie    []byte // whole RFC 7873 cookie, client part first; nil: none
-	Keepalive uint16 // RFC 7828 idle time-out in units of 100 ms; 0: none
-	EDE       int    // RFC 8914 code, or EDENone
+	Limit     int     // most bytes of the reply
+	Cookie    []byte  // whole RFC 7873 cookie, client part first; nil: none
+	EDE       int     // RFC 8914 code, or EDENone
+	EDEText   *string // its text with EDEBlocked, ignored with other codes: at most MaxEDEText bytes; nil: none
+	UDPSize   uint16  // bytes that this server accepts over UDP
+	Keepalive uint16  // RFC 7828 idle time-out in units of 100 ms; 0: none
 }
 
 // Reply turns the stored answer buf[start:], which has q's question and no OPT record, into the
@@ -104,6 +105,17 @@ func (q *Question) AnswerLimit(s *ReplyOptions) int {
 	return room
 }
 
+// MaxEDEText is the longest text of an Extended DNS Error in bytes.
+const MaxEDEText = 100
+
+// edeText returns the text of the Extended DNS Error, empty for none.
+func (s *ReplyOptions) edeText() string {
+	if s.EDE != EDEBlocked || s.EDEText == nil {
+		return ""
+	}
+	return *s.EDEText
+}
+
 // optLen returns the length in bytes of the OPT record of the reply to q.
 func (q *Question) optLen(s *ReplyOptions) int {
 	if !q.EDNS {
@@ -117,7 +129,7 @@ func (q *Question) optLen(s *ReplyOptions) int {
 		n += keepaliveLen
 	}
 	if s.EDE != EDENone {
-		n += edeLen
+		n += edeLen + len(s.edeText())
 	}
 	return n
 }
@@ -141,7 +153,9 @@ func (q *Question) appendOPT(dst []byte, start int, s *ReplyOptions, rcodeHigh b
 		dst = append(dst, 0, optionKeepalive, 0, 2, byte(s.Keepalive>>8), byte(s.Keepalive))
 	}
 	if s.EDE != EDENone {
-		dst = append(dst, 0, optionEDE, 0, 2, byte(s.EDE>>8), byte(s.EDE))
+		text := s.edeText()
+		dst = append(dst, 0, optionEDE, 0, byte(2+len(text)), byte(s.EDE>>8), byte(s.EDE))
+		dst = append(dst, text...)
 	}
 	count := dst[start+10 : start+12]
 	binary.BigEndian.PutUint16(count, binary.BigEndian.Uint16(count)+1)

@@ -167,7 +167,7 @@ func TestFind(t *testing.T) {
 		strings.Repeat("a.", 120) + "ads.example.": "list0 *.ads.example.",
 	} {
 		got := "none"
-		if r := l.Find(wireName(t, name)); r.List != nil {
+		if r := l.Find(wireName(t, name)); r.Blocks() {
 			got = r.List.Name + " " + string(r.AppendText(nil))
 		}
 		assert.Same(t, name, want, got)
@@ -191,12 +191,8 @@ func TestAppendAnswer(t *testing.T) {
 		{"addresses and another type", Config{Addresses: both}, dns.TypeHTTPS, "NOERROR"},
 		{"addresses of one family", Config{Addresses: both[:1]}, dns.TypeAAAA, "NOERROR"},
 	} {
-		pkt, err := new(dns.Msg).SetQuestion("Ads.Example.", tt.rrtype).Pack()
-		assert.NoError(t, err)
-		var q wire.Query
-		q.Parse(pkt)
 		var m dns.Msg
-		assert.NoError(t, m.Unpack(listsOf(t, tt.cfg).AppendAnswer([]byte("x"), &q)[1:]))
+		assert.NoError(t, m.Unpack(listsOf(t, tt.cfg).AppendAnswer([]byte("x"), wireName(t, "ads.example"), tt.rrtype)[1:]))
 		got := dns.RcodeToString[m.Rcode]
 		for _, rr := range m.Answer {
 			got += "| " + strings.Join(slices.DeleteFunc(strings.Fields(rr.String()), func(s string) bool { return s == "IN" }), " ")

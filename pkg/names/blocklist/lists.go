@@ -58,6 +58,7 @@ type Lists struct {
 // A List is one file's rules.
 type List struct {
 	Name    string // base name of the file: printable ASCII without spaces, at most maxLabel bytes
+	Reason  string // text of the Extended DNS Error of a reply; at most [wire.MaxEDEText] bytes
 	rules   *rules
 	replies *atomic.Uint64 // see Count
 }
@@ -187,7 +188,8 @@ func (l *Lists) publish() {
 	list := make([]List, 0, len(l.files))
 	for _, f := range l.files {
 		if f.rules != nil {
-			list = append(list, List{Name: label(f.Path), rules: f.rules, replies: f.replies})
+			name := label(f.Path)
+			list = append(list, List{Name: name, Reason: "blocked by " + name, rules: f.rules, replies: f.replies})
 		}
 	}
 	l.current.Store(&list)
@@ -260,14 +262,18 @@ type contentError struct {
 func (e *contentError) Error() string { return e.path + ": " + e.why.Error() }
 func (e *contentError) Unwrap() error { return e.why }
 
-// A Rule is what blocks a name.
+// A Rule is the rule of a list for a name.
 type Rule struct {
-	List  *List  // nil: nothing does
-	Name  []byte // canonical name in wire form; it does not change
-	Below bool   // the rule blocks the names below Name
+	List      *List  // nil: no list has one
+	Name      []byte // canonical name in wire form; it does not change
+	Below     bool   // the rule is for the names below Name
+	Exception bool   // the name is not blocked
 }
 
-// AppendText appends the rule as lists have it: a.example. or *.a.example.
+// Blocks reports whether the name is blocked.
+func (r *Rule) Blocks() bool { return r.List != nil && !r.Exception }
+
+// AppendText appends the name of the rule as lists have it: a.example. or *.a.example.
 func (r *Rule) AppendText(dst []byte) []byte {
 	if r.Below {
 		dst = append(dst, "*."...)
@@ -275,40 +281,39 @@ func (r *Rule) AppendText(dst []byte) []byte {
 	return wire.AppendText(dst, r.Name)
 }
 
-// Count counts a reply that the rule's list decided.
+// Count counts a reply that the rule decided.
 func (r *Rule) Count() { r.List.replies.Add(1) }
 
-// Find returns the rule that blocks a canonical name in wire form: that of the first list with one. Its List is nil if none does, or if any
-// list has an exception for the name. It does not allocate.
+// Find returns the rule for a canonical name in wire form: an exception of any list, else the rule of the first list that blocks the name.
+// It does not allocate.
 func (l *Lists) Find(name []byte) (found Rule) {
 	lists := *l.current.Load()
 	for i := range lists {
-		switch rule, kind := lists[i].rules.find(name); {
-		case kind&excepts != 0:
-			return Rule{}
-		case kind != 0 && found.List == nil:
-			found = Rule{List: &lists[i], Name: rule, Below: kind&below != 0}
+		rule, kind := lists[i].rules.find(name)
+		if kind&excepts == 0 && (kind == 0 || found.List != nil) {
+			continue
+		}
+		found = Rule{List: &lists[i], Name: rule, Below: kind&below != 0, Exception: kind&excepts != 0}
+		if found.Exception {
+			break
 		}
 	}
 	return found
 }
 
-// AppendAnswer appends the answer to a query for a blocked name: header with QR, the question in canonical case, records, no OPT record.
-// [wire.Question.Reply] turns it into the client's reply.
-func (l *Lists) AppendAnswer(dst []byte, q *wire.Query) []byte {
+// AppendAnswer appends the answer to a query of class IN for a blocked name, canonical and in wire form, and a type: header with QR, the
+// question, records, no OPT record. [wire.Question.Reply] turns it into the client's reply.
+func (l *Lists) AppendAnswer(dst, name []byte, rrtype uint16) []byte {
 	start := len(dst)
-	dst = q.AppendQuestion(append(dst, 0, 0, 0x80, 0, 0, 1, 0, 0, 0, 0, 0, 0))
+	dst = append(append(dst, 0, 0, 0x80, 0, 0, 1, 0, 0, 0, 0, 0, 0), name...)
+	dst = append(dst, byte(rrtype>>8), byte(rrtype), 0, byte(wire.ClassIN))
 	if len(l.cfg.Addresses) == 0 && !l.cfg.NoData {
 		dst[start+3] = wire.RcodeNXDomain
 		return dst
 	}
 	count := uint16(0)
 	for _, addr := range l.cfg.Addresses {
-		rrtype := uint16(wire.TypeAAAA)
-		if addr.Is4() {
-			rrtype = wire.TypeA
-		}
-		if rrtype != q.Type {
+		if rrtype != wire.TypeA && addr.Is4() || rrtype != wire.TypeAAAA && addr.Is6() {
 			continue
 		}
 		bytes := addr.As16()
