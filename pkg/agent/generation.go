@@ -26,6 +26,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/intercept/rules"
 	"github.com/nodecache/node-cache/pkg/memory"
+	"github.com/nodecache/node-cache/pkg/names/blocklist"
 	"github.com/nodecache/node-cache/pkg/names/etcd"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/panics"
@@ -42,8 +43,9 @@ type generation struct {
 	cluster   *cluster.Cluster
 	fallback  *fallback // asked while all upstreams of a route are down; nil: there is none
 	probes    []*configuredProbe
-	localData *localdata.Data // hosts and templates; nil: there are none
-	etcd      *etcd.Client    // nil: etcd is not used
+	localData *localdata.Data  // hosts and templates; nil: there are none
+	block     *blocklist.Lists // nil: there are none
+	etcd      *etcd.Client     // nil: etcd is not used
 	special   []*localdata.Special
 	replaced  chan struct{} // closed once another configuration is in use
 
@@ -70,6 +72,8 @@ func clusterKeys(c *config.Config) any { return []any{c.ClusterDomain, c.Cluster
 func memoryKeys(c *config.Config) any { return []any{c.Cache.Size, c.Limits, c.Snapshot, c.Kernel} }
 
 func staticKeys(c *config.Config) any { return []any{c.Hosts, c.Templates} }
+
+func blockKeys(c *config.Config) any { return c.Block }
 
 func specialKeys(c *config.Config) any { return c.SpecialNames }
 
@@ -105,6 +109,8 @@ type builder struct {
 	ready, stopped <-chan struct{} // closed once the agent serves; closed once it applies no more configurations
 
 	kernelHas func(name []byte, rrtype uint16) bool // reports whether the kernel itself answers queries for a name and type
+
+	hostsChanged, blockChanged func() // called after a file of hosts or a block list has changed
 }
 
 // useTap makes the tap send its messages to the collector at to; empty: to none.
@@ -145,6 +151,7 @@ func (b *builder) build(cfg config.Config, old *generation) (r *generation, err 
 	r = &generation{
 		config: cfg, cache: old.cache, cluster: old.cluster, fallback: old.fallback, localData: old.localData, etcd: old.etcd,
 		special:  old.special,
+		block:    old.block,
 		probes:   old.probes,
 		replaced: make(chan struct{}),
 	}
@@ -211,6 +218,11 @@ func (b *builder) buildRecords(r, old *generation) (err error) {
 	}
 	if !r.unchanged(old, staticKeys) {
 		if r.localData, err = b.newLocalData(&r.config, old.localData); err != nil {
+			return err
+		}
+	}
+	if !r.unchanged(old, blockKeys) {
+		if r.block, err = b.newBlock(&r.config.Block, old.block); err != nil {
 			return err
 		}
 	}
@@ -339,6 +351,9 @@ func (r *generation) parts() []part {
 	if r.localData != nil {
 		list = append(list, r.localData.Hosts())
 	}
+	if r.block != nil {
+		list = append(list, r.block)
+	}
 	if r.etcd != nil {
 		list = append(list, r.etcd)
 	}
@@ -354,7 +369,7 @@ func (b *builder) newLocalData(cfg *config.Config, old *localdata.Data) (*locald
 		return nil, nil //nolint:nilnil // hosts and templates are optional
 	}
 	hosts := &cfg.Hosts
-	s := localdata.Config{Names: hosts.Names, Files: hosts.Files, TTL: hosts.TTL, NoReverse: hosts.NoReverse, Log: b.log, Predecessor: old}
+	s := localdata.Config{Names: hosts.Names, Files: hosts.Files, TTL: hosts.TTL, NoReverse: hosts.NoReverse, Changed: b.hostsChanged, Log: b.log, Predecessor: old}
 	for i := range cfg.Templates {
 		t, err := templateOf(&cfg.Templates[i])
 		if err != nil {
@@ -363,6 +378,42 @@ func (b *builder) newLocalData(cfg *config.Config, old *localdata.Data) (*locald
 		s.Templates = append(s.Templates, t)
 	}
 	return localdata.New(s)
+}
+
+// newBlock returns the block lists of cfg, nil if there are none. It takes from old what was read from the same files.
+func (b *builder) newBlock(cfg *config.Block, old *blocklist.Lists) (*blocklist.Lists, error) {
+	if len(cfg.Files) == 0 {
+		return nil, nil //nolint:nilnil // block lists are optional
+	}
+	return blocklist.New(blocklist.Config{
+		Files: cfg.Files, NoData: cfg.Answer.NoData, Addresses: cfg.Answer.Addresses, Predecessor: old, Changed: b.blockChanged, Log: b.log,
+	})
+}
+
+// blockStats returns the stats of the block lists; nil: there are none.
+func (r *generation) blockStats(now time.Time) *blocklist.Stats {
+	if r.block == nil {
+		return nil
+	}
+	st := r.block.Stats(now)
+	return &st
+}
+
+// notBlocked returns the zones whose names no list blocks: those of the cluster, and reverse names, which the cluster has too.
+func notBlocked(c *config.Config) (zones [][]byte, err error) {
+	names := append(c.Domains(), "in-addr.arpa.", "ip6.arpa.")
+	names = append(names, c.Cluster.External.Zones...)
+	if c.Cluster.ClusterSet != "" {
+		names = append(names, c.Cluster.ClusterSet)
+	}
+	for _, name := range names {
+		zone, err := wire.AppendName(nil, name)
+		if err != nil {
+			return nil, fmt.Errorf("zone %q: %w", name, err)
+		}
+		zones = append(zones, zone)
+	}
+	return zones, nil
 }
 
 // templateOf parses the DNS records of a configured template.

@@ -77,6 +77,12 @@ func (b *builder) plan(r *generation) (*resolve.Plan, error) {
 	if r.localData != nil {
 		p.LocalData = r.localData
 	}
+	if r.block != nil {
+		p.Block = r.block
+		if p.NotBlocked, err = notBlocked(cfg); err != nil {
+			return nil, err
+		}
+	}
 	if r.etcd != nil {
 		p.SkyDNS = r.etcd.Source()
 	}

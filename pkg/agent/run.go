@@ -101,7 +101,9 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 	a.builder = &builder{
 		log: a.log, token: a.token, dial: a.options.Dial,
 		loops: upstream.NewLoopDetector(nil), memory: a.memory, tap: dnstap.New(nodeName(), a.options.Version, a.log), watchers: &a.watchers, ready: a.ready, stopped: a.config.stopped,
-		kernelHas: a.kernel.has,
+		kernelHas:    a.kernel.has,
+		hostsChanged: a.kernel.update,
+		blockChanged: func() { a.resolver.PurgeBlocked() }, // the kernel learns of it from the cache
 	}
 	a.builder.clusters = &cluster.Maker{
 		Version: a.options.Version, Pool: a.builder.poolConfig, Memory: a.memory, Now: time.Now, Log: a.log,
@@ -143,6 +145,7 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 		a.handover.Close()
 	} else {
 		r.adopt(plan)
+		a.resolver.PurgeBlocked() // the snapshot is from before
 	}
 	a.running.Store(r)
 	a.kernel = kernelHits{running: &a.running, resolver: a.resolver, watchers: &a.watchers, servers: a.servers, node: a.node, handover: a.handover, log: a.log}

@@ -3,6 +3,7 @@
 package scenario
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -37,6 +38,7 @@ func (s *scenarioRun) expect(args []string) error {
 	has := map[string]func() string{
 		"ttl":        func() string { return firstTTL(m) },
 		"ede":        func() string { return ede(m) },
+		"reason":     func() string { return cmp.Or(extendedError(m), new(dns.EDNS0_EDE)).ExtraText },
 		"flags":      func() string { return flagsOf(m) },
 		"answers":    func() string { counted = true; return strconv.Itoa(len(m.Answer)) },
 		"authority":  func() string { return strconv.Itoa(len(m.Ns)) },
@@ -122,14 +124,22 @@ func firstTTL(m *dns.Msg) string {
 }
 
 func ede(m *dns.Msg) string {
+	if e := extendedError(m); e != nil {
+		return strconv.Itoa(int(e.InfoCode))
+	}
+	return "none"
+}
+
+// extendedError returns the Extended DNS Error, nil if there is none.
+func extendedError(m *dns.Msg) *dns.EDNS0_EDE {
 	if opt := m.IsEdns0(); opt != nil {
 		for _, o := range opt.Option {
 			if e, ok := o.(*dns.EDNS0_EDE); ok {
-				return strconv.Itoa(int(e.InfoCode))
+				return e
 			}
 		}
 	}
-	return "none"
+	return nil
 }
 
 // options lists the codes of EDNS options but the Extended DNS Error.

@@ -7,7 +7,7 @@
 // is a folder that has a copy of each file of the archive, and `$DIR/ca.pem`, the authority of upstreams with a certificate.
 //
 // Time is virtual: a query is answered at once unless something waits, and `elapse` moves the clock. The kernel reports changes of
-// files in real time, so a script that depends on them (manifests, hosts files, resolv.conf) begins with `realtime`.
+// files in real time, so a script that depends on them (manifests, hosts files, block lists, resolv.conf) begins with `realtime`.
 //
 // Upstreams:
 //
@@ -54,7 +54,7 @@
 //
 //	expect RCODE [KEY=VALUE...] [RDATA...]  the last reply has this rcode and these answers, in any order (those
 //	                                        of types without a name as hex:DATA). Keys: ttl (of the
-//	                                        first record), ede (code or none), flags (all of aa,tc,rd,ra,ad,cd), answers
+//	                                        first record), ede (code or none), reason (its text), flags (all of aa,tc,rd,ra,ad,cd), answers
 //	                                        (their number, in place of RDATA), authority, additional (numbers of records without OPT), opt (yes, no), options (codes, or
 //	                                        none), explain (text of option 65305), size (most bytes), question (its exact letters), owner (of the first record)
 //	expect none                             there was no reply

@@ -17,6 +17,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/healthcheck"
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/names/blocklist"
 	"github.com/nodecache/node-cache/pkg/names/etcd"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/names/notify"
@@ -41,6 +42,7 @@ type Sample struct {
 	Resolve         resolve.Stats
 	Cache           cache.Stats
 	Static          *localdata.Stats // hosts and templates
+	Block           *blocklist.Stats // nil: there are no block lists
 	Etcd            *etcd.Stats
 	Snapshot        *snapshot.Stats
 	Dnstap          *dnstap.Stats // messages for the collector
@@ -108,7 +110,7 @@ func New(read func() Sample) *Collector {
 func families() []family {
 	t := &table{}
 	t.addAll(&Sample{
-		Static: &localdata.Stats{}, Etcd: &etcd.Stats{}, Dnstap: &dnstap.Stats{}, Notify: &notify.Stats{}, Snapshot: &snapshot.Stats{}, Zone: &zone.Stats{}, Watch: &watch.Stats{},
+		Static: &localdata.Stats{}, Block: &blocklist.Stats{}, Etcd: &etcd.Stats{}, Dnstap: &dnstap.Stats{}, Notify: &notify.Stats{}, Snapshot: &snapshot.Stats{}, Zone: &zone.Stats{}, Watch: &watch.Stats{},
 		Link: &netif.Stats{}, Intercept: &intercept.Stats{}, Pods: map[string]*pods.Counts{}, Handover: &handover.Stats{}, Kernel: &status.Kernel{},
 	}, nil)
 	return t.families

@@ -95,6 +95,7 @@ func TestParts(t *testing.T) {
 			s.Snapshot, s.Memory = &snapshot.Stats{}, status.Memory{Cgroup: 2, GoLimit: 1}
 		}},
 		{"no static answers, no hand-over", "static_ handover_", func(s *metrics.Sample) { s.Static, s.Handover = nil, nil }},
+		{"no block lists", "block_", func(s *metrics.Sample) { s.Block = nil }},
 		{"no etcd", "etcd_", func(s *metrics.Sample) { s.Etcd = nil }},
 		{"a hand-over that has not begun", "handover_", func(s *metrics.Sample) { s.Handover = new(handover.Stats) }},
 		{"no time of a server, no configuration", "upstream_lat config_", func(s *metrics.Sample) {

@@ -11,6 +11,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/configsource"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/healthcheck"
+	"github.com/nodecache/node-cache/pkg/names/blocklist"
 	"github.com/nodecache/node-cache/pkg/names/etcd"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/resolve"
@@ -33,6 +34,9 @@ func (t *table) addAll(s *Sample, upstreams []upstreamSeries) {
 	t.addCache(s)
 	if s.Static != nil {
 		t.addStatic(s.Static)
+	}
+	if s.Block != nil {
+		t.addBlock(s.Block)
 	}
 	if s.Etcd != nil {
 		t.addEtcd(s.Etcd)
@@ -171,6 +175,28 @@ func (t *table) addStatic(st *localdata.Stats) {
 		names.put(float64(f.Names), f.Path)
 		skipped.put(float64(f.Skipped), f.Path)
 		reads.put(float64(f.Reads), f.Path)
+		readable.put(boolValue(f.LastError == ""), f.Path)
+	}
+}
+
+func (t *table) addBlock(st *blocklist.Stats) {
+	t.section = "Block lists"
+	t.value("block_names", "Names on the block lists.", float64(st.Names))
+	t.value("block_bytes", "Memory of the block lists.", float64(st.Bytes))
+	file := label{name: "file"}
+	names := t.add(gauge, "block_file_names", "Names on a block list.", file)
+	skipped := t.add(gauge, "block_file_skipped_lines", "Lines of a block list that are not used: invalid, or records that are not supported.", file)
+	replies := t.add(counter, "block_file_replies_total", "Replies that a block list decided.", file)
+	reads := t.add(counter, "block_file_reads_total", "Versions of a block list loaded.", file)
+	age := t.add(gauge, "block_file_age_seconds", "Time since a block list was written.", file)
+	readable := t.add(gauge, "block_file_readable", "1 if the last read succeeded. At 0 the previous content is used.", file)
+	for i := range st.Files {
+		f := &st.Files[i]
+		names.put(float64(f.Names), f.Path)
+		skipped.put(float64(f.Skipped+f.Unsupported), f.Path)
+		replies.put(float64(f.Replies), f.Path)
+		reads.put(float64(f.Reads), f.Path)
+		age.put(f.Age, f.Path)
 		readable.put(boolValue(f.LastError == ""), f.Path)
 	}
 }
@@ -331,6 +357,7 @@ func (t *table) addPanics(s *Sample) {
 		{"source", s.Source.Panics},
 		{"config", s.Config.Panics},
 		{"static", orZero(s.Static).Panics},
+		{"block", orZero(s.Block).Panics},
 		{"etcd", orZero(s.Etcd).Panics},
 		{"handover", orZero(s.Handover).Panics},
 		{"snapshot", orZero(s.Snapshot).Panics},

@@ -22,6 +22,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/healthcheck"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/kernelhits"
+	"github.com/nodecache/node-cache/pkg/names/blocklist"
 	"github.com/nodecache/node-cache/pkg/names/etcd"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/names/notify"
@@ -93,6 +94,8 @@ func TestEveryFieldIsASeries(t *testing.T) {
 	try("source.Status.KubeDNS", alone)
 	tryFields(try, "static.Stats", *d.Static, func(s *metrics.Sample, v localdata.Stats) { s.Static = &v }, "Files")
 	tryFields(try, "static.FileStats", d.Static.Files[0], func(s *metrics.Sample, v localdata.FileStats) { s.Static.Files[0] = v })
+	tryFields(try, "block.Stats", *d.Block, func(s *metrics.Sample, v blocklist.Stats) { s.Block = &v }, "Files")
+	tryFields(try, "block.FileStats", d.Block.Files[0], func(s *metrics.Sample, v blocklist.FileStats) { s.Block.Files[0] = v }, "Exceptions", "FirstSkipped", "Bytes", "Age") // the sample of TestValues has the age
 	tryFields(try, "etcd.Stats", *d.Etcd, func(s *metrics.Sample, v etcd.Stats) { s.Etcd = &v }, "Stats", "LastError", "Panics")
 	tryFields(try, "skydns.Stats", d.Etcd.Stats, func(s *metrics.Sample, v skydns.Stats) { s.Etcd.Stats = v }, "Why")
 	away := distinct()
@@ -101,6 +104,9 @@ func TestEveryFieldIsASeries(t *testing.T) {
 	unread := distinct()
 	unread.Static.Files[0].LastError = "lost"
 	try("static.FileStats.LastError", unread)
+	gone := distinct()
+	gone.Block.Files[0].LastError = "lost"
+	try("block.FileStats.LastError", gone)
 	tryFields(try, "handover.Stats", *d.Handover, func(s *metrics.Sample, v handover.Stats) { s.Handover = &v },
 		"From", "WaitsFor", "Why", "To", "GivenAt", "LastError")
 	tryFields(try, "status.Kernel", *d.Kernel, func(s *metrics.Sample, v status.Kernel) { s.Kernel = &v }, "Hook", "FullAgo")

@@ -21,6 +21,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/healthcheck"
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/names/blocklist"
 	"github.com/nodecache/node-cache/pkg/names/etcd"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/names/notify"
@@ -130,6 +131,7 @@ func distinct() metrics.Sample {
 		},
 		Source: configured(),
 		Static: answers(),
+		Block:  blocked(),
 		Etcd:   new(numbered[etcd.Stats](7600)),
 	}
 	s.Etcd.Synced = true
@@ -150,6 +152,18 @@ func answers() *localdata.Stats {
 	for i, path := range []string{"/etc/hosts", "/etc/more"} {
 		f := numbered[localdata.FileStats](7310 + 10*int64(i))
 		f.Path = path
+		s.Files = append(s.Files, f)
+	}
+	s.Files[1].LastError = "no such file"
+	return &s
+}
+
+// blocked is the Stats of two block lists, the second unreadable.
+func blocked() *blocklist.Stats {
+	s := numbered[blocklist.Stats](7700)
+	for i, path := range []string{"/block/ads.txt", "/block/malware.rpz"} {
+		f := numbered[blocklist.FileStats](7710 + 20*int64(i))
+		f.Path, f.Age = path, float64(7720+20*i)
 		s.Files = append(s.Files, f)
 	}
 	s.Files[1].LastError = "no such file"

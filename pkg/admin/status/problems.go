@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/names/blocklist"
 	"github.com/nodecache/node-cache/pkg/names/etcd"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/names/zone"
@@ -57,6 +58,7 @@ func Problems(s *Status, watched *watch.Stats, cluster *config.Cluster, empty []
 	if s.Static != nil {
 		list.addStatic(s.Static)
 	}
+	list.addBlock(s.Block)
 	list.addEtcd(s.Etcd)
 	if s.Snapshot != nil {
 		list.addSnapshot(s.Snapshot)
@@ -288,6 +290,24 @@ func (l *problems) addStatic(s *localdata.Stats) {
 		if f.Skipped > 0 {
 			l.add(HostsInvalid, "hosts.files", count(f.Skipped, "line")+" of "+f.Path+" are invalid",
 				"fix the file: each line holds an address and its names, see hosts(5)").Subject = f.Path
+		}
+	}
+}
+
+// addBlock adds problems of block lists; nil: there are none.
+func (l *problems) addBlock(s *blocklist.Stats) {
+	if s == nil {
+		return
+	}
+	for i := range s.Files {
+		f := &s.Files[i]
+		if f.LastError != "" {
+			l.add("block.files", f.LastError,
+				"check what writes the file, and that this user can read it; its previous content is used meanwhile")
+		}
+		if f.Skipped > 0 {
+			l.add("block.files", fmt.Sprintf("%s of %s invalid, the first is line %d or before it", count(f.Skipped, "line"), f.Path, f.FirstSkipped),
+				"fix the file: docs/blocking.md has the formats; all other lines are used")
 		}
 	}
 }

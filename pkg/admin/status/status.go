@@ -13,6 +13,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/healthcheck"
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/names/blocklist"
 	"github.com/nodecache/node-cache/pkg/names/etcd"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/netif"
@@ -34,6 +35,7 @@ type Status struct {
 	Queries   Queries          `json:"queries"`
 	Cache     Cache            `json:"cache"`
 	Static    *localdata.Stats `json:"static,omitempty"`   // nil: there are neither hosts nor templates
+	Block     *blocklist.Stats `json:"block,omitempty"`    // nil: there are no block lists
 	Etcd      *etcd.Stats      `json:"etcd,omitempty"`     // nil: etcd.endpoints is not set
 	Snapshot  *Snapshot        `json:"snapshot,omitempty"` // nil: snapshot.folder is not set
 	Memory    Memory           `json:"memory"`
@@ -186,7 +188,7 @@ func Total(st *resolve.Stats) (n uint64) {
 // failed before it. A SERVFAIL is no hit either.
 func Hits(st *resolve.Stats) (hits, all uint64) {
 	for _, source := range [...]resolve.Source{
-		resolve.SourceZone, resolve.SourceCache, resolve.SourceStatic, resolve.SourceEtcd, resolve.SourceKernel,
+		resolve.SourceZone, resolve.SourceCache, resolve.SourceStatic, resolve.SourceEtcd, resolve.SourceBlock, resolve.SourceKernel,
 		resolve.SourceStale, resolve.SourceUpstream, resolve.SourceFailure,
 	} {
 		here := source != resolve.SourceStale && source != resolve.SourceUpstream && source != resolve.SourceFailure

@@ -29,7 +29,7 @@ func TestWatchParameters(t *testing.T) {
 		"name=Test&rcode=servfail&source=cache": "",
 		"pod=web":                               `pod "web": not NAMESPACE/POD, or a namespace is given too`,
 		"pod=a/b&namespace=a":                   `pod "a/b": not NAMESPACE/POD, or a namespace is given too`,
-		"rcode=FINE&source=x":                   `rcode "FINE": not one of NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, REFUSED, BADVERS, other` + "\n" + `source "x": not one of zone, cache, stale, upstream, failure, local, refused, shed, transfer, static, search, etcd, kernel`,
+		"rcode=FINE&source=x":                   `rcode "FINE": not one of NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, REFUSED, BADVERS, other` + "\n" + `source "x": not one of zone, cache, stale, upstream, failure, local, refused, shed, transfer, static, search, etcd, block, kernel`,
 		"name=a..b":                             `name "a..b": not a domain name`,
 		"pod=shop/web":                          "the pods of the node are not known\nhint: set pods.identity",
 	} {

@@ -70,7 +70,8 @@ type file struct {
 	changes filewatch.Changes
 	rules   *rules // nil: not read yet
 	replies *atomic.Uint64
-	unread  string // why the content found last is not in use; kept until the file changes
+	written time.Time // when the content in use was written; zero: there is none
+	unread  string    // why the content found last is not in use; kept until the file changes
 }
 
 // New reads the files. A file that cannot be read keeps the content that the predecessor has of it; the error is logged and appears in
@@ -350,8 +351,6 @@ type FileStats struct {
 	Replies      uint64  `json:"replies"`                // replies that this list decided
 	Reads        uint64  `json:"reads"`                  // contents loaded
 	LastError    string  `json:"lastError,omitempty"`    // why the file cannot be read now; empty: it can be
-
-	written time.Time
 }
 
 // Stats may be called at any time.
@@ -362,8 +361,8 @@ func (l *Lists) Stats(now time.Time) Stats {
 	for i := range l.states {
 		f := l.states[i].FileStats
 		f.Replies = l.states[i].replies.Load()
-		if !f.written.IsZero() {
-			f.Age = max(0, now.Sub(f.written)).Truncate(time.Second).Seconds()
+		if written := l.states[i].written; !written.IsZero() {
+			f.Age = max(0, now.Sub(written)).Truncate(time.Second).Seconds()
 		}
 		s.Names += f.Names
 		s.Bytes += f.Bytes

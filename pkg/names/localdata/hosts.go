@@ -23,10 +23,11 @@ import (
 
 // Hosts are names with addresses. They are safe for concurrent use.
 type Hosts struct {
-	cfg   Config // the configuration without templates, predecessor and log
-	log   *slog.Logger
-	ttl   uint32 // seconds
-	table atomic.Pointer[table]
+	cfg     Config // the configuration without templates, predecessor, log and Changed
+	log     *slog.Logger
+	changed func() // Config.Changed
+	ttl     uint32 // seconds
+	table   atomic.Pointer[table]
 
 	// Used by newHosts, and after that only by Run.
 	files         []*hostsFile
@@ -41,12 +42,12 @@ type Hosts struct {
 // newHosts returns the predecessor if its configuration is the same. Otherwise it reads the files. Files that it cannot read keep the
 // content that the predecessor has.
 func newHosts(cfg Config, predecessor *Hosts) (*Hosts, error) {
-	log := cfg.Log
-	cfg.Templates, cfg.Predecessor, cfg.Log = nil, nil, nil
+	log, changed := cfg.Log, cfg.Changed
+	cfg.Templates, cfg.Predecessor, cfg.Log, cfg.Changed = nil, nil, nil, nil
 	if predecessor != nil && reflect.DeepEqual(predecessor.cfg, cfg) {
 		return predecessor, nil
 	}
-	h := &Hosts{cfg: cfg, log: log, ttl: uint32(cfg.TTL / time.Second)}
+	h := &Hosts{cfg: cfg, log: log, changed: changed, ttl: uint32(cfg.TTL / time.Second)}
 	for name := range cfg.Names {
 		if _, err := wire.AppendPlainName(nil, name); err != nil {
 			return nil, fmt.Errorf("parsing hosts: %q: %w", name, err)
@@ -93,8 +94,16 @@ func (h *Hosts) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
+	check := func(notified bool) time.Duration {
+		before := h.table.Load()
+		again := h.reload(notified)
+		if h.changed != nil && h.table.Load() != before {
+			h.changed()
+		}
+		return again
+	}
 	filewatch.Watch(ctx, filewatch.Config{
-		Paths: h.cfg.Files, Check: h.reload, Log: h.log,
+		Paths: h.cfg.Files, Check: check, Log: h.log,
 		OnPanic: func(panicked any) { _ = h.guard().Recovered(ctx, panicked) },
 	})
 	return nil

@@ -21,6 +21,7 @@ type Config struct {
 	TTL         time.Duration           // TTL of the hosts' records, whole seconds
 	NoReverse   bool                    // do not answer PTR queries for the hosts' addresses
 	Templates   []Template              // the first that matches a question answers it
+	Changed     func()                  // called after names have changed while Hosts.Run runs; nil: no call
 	Predecessor *Data                   // its hosts are reused if their configuration is the same; nil: none
 	Log         *slog.Logger            // nil: silent
 }
