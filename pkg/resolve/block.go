@@ -3,8 +3,10 @@
 package resolve
 
 import (
+	"encoding/binary"
 	"slices"
 
+	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/names/blocklist"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -22,21 +24,41 @@ func (p *Plan) blockRule(name []byte) (rule blocklist.Rule) {
 	return p.Block.Find(name)
 }
 
-// aliasRule returns the rule for the first name with one: the name asked for, then the targets of the aliases in its answer. A query for
-// aliases gets them.
-func (p *Plan) aliasRule(name []byte, m *wire.Message) (rule blocklist.Rule) {
-	if rule = p.blockRule(name); rule.List != nil || m.QuestionType() == wire.TypeCNAME {
+// aliasRule returns the first rule for a target of the aliases in msg, a valid answer whose aliases are sorted. A query for aliases gets
+// them.
+func (p *Plan) aliasRule(msg []byte) (rule blocklist.Rule) {
+	off := wire.HeaderLen + nameEnd(msg[wire.HeaderLen:]) + 4
+	rrtype := binary.BigEndian.Uint16(msg[off-4:])
+	if rrtype == wire.TypeCNAME {
 		return rule
 	}
 	var room [wire.MaxName]byte
-	for _, r := range m.Records {
-		if r.Type == wire.TypeCNAME && r.Section == wire.Answer {
-			if rule = p.blockRule(m.AppendName(room[:0], m.Target(r))); rule.List != nil {
+	m := wire.Message{Raw: msg}
+	for range binary.BigEndian.Uint16(msg[6:]) {
+		off += nameEnd(msg[off:])
+		switch binary.BigEndian.Uint16(msg[off:]) {
+		case rrtype:
+			return rule
+		case wire.TypeCNAME:
+			if rule = p.blockRule(m.AppendName(room[:0], off+10)); rule.List != nil {
 				return rule
 			}
 		}
+		off += 10 + int(binary.BigEndian.Uint16(msg[off+8:]))
 	}
 	return rule
+}
+
+// nameEnd returns the length of the valid name that b begins with, up to its root label or behind its pointer.
+func nameEnd(b []byte) int {
+	end := 0
+	for b[end] != 0 && b[end] < 0xc0 {
+		end += 1 + int(b[end])
+	}
+	if b[end] != 0 {
+		end++
+	}
+	return end + 1
 }
 
 // askBlock answers for the rule that blocks the current name, or a target of its aliases.
@@ -52,36 +74,26 @@ func (l *lookup) askBlock(dst []byte, rule blocklist.Rule) ([]byte, Source) {
 // blockAlias replaces dst[start:], an answer of the cache, if a list blocks the target of an alias in it.
 func (l *lookup) blockAlias(dst []byte, start int, source Source) ([]byte, Source) {
 	first := start + wire.HeaderLen + len(l.Name()) + 4 // the question is not compressed
-	if l.plan.Block == nil || dst[start+6]|dst[start+7] == 0 || dst[first] >= 0xc0 && uint16(dst[first+2])<<8|uint16(dst[first+3]) == l.Type {
+	if dst[start+6]|dst[start+7] == 0 || dst[first] >= 0xc0 && uint16(dst[first+2])<<8|uint16(dst[first+3]) == l.Type {
 		return dst, source // no records, or the first is no alias
 	}
-	m := &l.worker.restorer.tail
-	if m.Parse(dst[start:]) == nil {
-		if rule := l.plan.aliasRule(l.Name(), m); rule.Blocks() {
+	if rule := l.plan.aliasRule(dst[start:]); rule.Blocks() {
+		if asked := l.plan.blockRule(l.Name()); !asked.Exception {
 			return l.askBlock(dst[:start], rule)
 		}
 	}
 	return dst, source
 }
 
-// block sets the outcome to that of a block list, if one blocks the canonical name, because the lists have changed meanwhile, or the target
-// of an alias in the answer.
-func (d *responseBuilder) block(name []byte, answer *wire.Message) {
-	plan := d.r.plan.Load()
-	if plan.Block == nil {
-		return
+// block sets the outcome to that of the plan's block lists, if one blocks the canonical name, because the lists have changed meanwhile, or
+// the target of an alias in the answer.
+func (d *responseBuilder) block(plan *Plan, name, answer []byte) {
+	rule := plan.blockRule(name)
+	if rule.List == nil {
+		rule = plan.aliasRule(answer)
 	}
-	if rule := plan.aliasRule(name, answer); rule.Blocks() {
+	if rule.Blocks() {
 		d.source, d.detail, d.lists, d.blocked, d.ede = SourceBlock, detail{block: rule}, plan.Block, name, wire.EDEBlocked
-	}
-}
-
-// blockStale is block for the stale answer for key.
-func (d *responseBuilder) blockStale(key []byte) {
-	back := restorerPool.Get().(*restorer)
-	defer restorerPool.Put(back)
-	if back.tail.Parse(d.msg) == nil {
-		d.block(keyName(key), &back.tail)
 	}
 }
 
@@ -94,10 +106,11 @@ func (d *responseBuilder) appendBlocked(dst []byte, w *waiter) []byte {
 	return d.lists.AppendAnswer(dst, d.blocked, w.ask.Type)
 }
 
-// isBlockedNow reports whether a list blocks a name by now: a query for it began before, and its answer must not stay in the cache.
-func (r *Resolver) isBlockedNow(name []byte) bool {
-	rule := r.plan.Load().blockRule(name)
-	return rule.Blocks()
+// forgetBlocked removes the answer under key from the cache if a list blocks its name by now: it did not when the query for it began.
+func (p *Plan) forgetBlocked(c *cache.Cache, key []byte) {
+	if rule := p.blockRule(keyName(key)); rule.Blocks() {
+		c.Remove(key)
+	}
 }
 
 // PurgeBlocked removes the names that the lists block from the cache. It must be called after Plan.Block has changed, or its lists.

@@ -190,22 +190,30 @@ func (l *lookup) askCache(dst []byte) ([]byte, Source) {
 		}
 		if found == cache.StaleBackoff {
 			l.opts.EDE = staleEDE(dst[start:])
-			return l.blockAlias(dst, start, SourceStale)
+			if l.plan.Block != nil {
+				return l.blockAlias(dst, start, SourceStale)
+			}
+			return dst, SourceStale
 		}
 		l.opts.EDE = wire.EDECachedError
 		return dst, SourceFailure
 	case cache.Fresh, cache.Expired, cache.Outdated: // Lookup returns neither Expired nor Outdated
 	}
-	return l.blockAlias(dst, start, SourceCache)
+	if l.plan.Block != nil {
+		return l.blockAlias(dst, start, SourceCache)
+	}
+	return dst, SourceCache
 }
 
-// handleMiss handles a query without a usable cache entry. It answers if a list blocks the name. It denies the name if a cached denial of a
-// parent covers it, and refuses queries that must not go upstream: without RD, or sent to an upstream by
+// handleMiss handles a query without a usable cache entry. It answers for the block list that has the name.
+// It denies the name if a cached denial of a parent covers it, and refuses queries that must not go upstream: without RD, or sent to an upstream by
 // this process. A name in hosts without a route gets NODATA.
 func (l *lookup) handleMiss(dst []byte) ([]byte, Source) {
 	name := l.Name()
-	if rule := l.plan.blockRule(name); rule.Blocks() {
-		return l.askBlock(dst, rule)
+	if l.plan.Block != nil {
+		if rule := l.plan.blockRule(name); rule.Blocks() {
+			return l.askBlock(dst, rule)
+		}
 	}
 	if d := l.redirect; d != nil && d.exists && !d.hasAlias() && l.plan.route(name) == nil {
 		return l.empty(SourceStatic, wire.RcodeSuccess, dst)

@@ -91,7 +91,9 @@ func (d *responseBuilder) validateAndStore(f *inFlight, answer *wire.Message) er
 	if !f.route.NoStore {
 		d.store(f, life)
 	}
-	d.block(f.name(), answer)
+	if plan := f.r.plan.Load(); plan.Block != nil {
+		d.block(plan, f.name(), answer.Raw)
+	}
 	return nil
 }
 
@@ -114,14 +116,15 @@ func (d *responseBuilder) store(f *inFlight, life time.Duration) {
 	if d.deniesName && f.plan.Cut {
 		f.r.cuts.add(f.name(), d.now.Sub(f.r.epoch)+life)
 	}
-	if plan := f.r.plan.Load(); plan != f.plan {
+	plan := f.r.plan.Load()
+	if plan != f.plan {
 		if route := plan.route(f.name()); route == nil || route.NoStore || route.Upstream != f.route.Upstream {
 			// A reload has changed the route, and may have flushed the cache before this answer arrived.
 			c.Remove(f.key)
 		}
 	}
-	if f.r.isBlockedNow(f.name()) {
-		c.Remove(f.key)
+	if plan.Block != nil {
+		plan.forgetBlocked(c, f.key)
 	}
 }
 
@@ -150,8 +153,8 @@ func (d *responseBuilder) recordFailure(f *inFlight, err error) {
 	d.q.EDNS = false // the cached failure is for all clients: it has no OPT record
 	d.buf = d.q.AppendEmpty(d.buf[:0], wire.RcodeServFail, &wire.ReplyOptions{EDE: wire.EDENone})
 	f.plan.Cache.PutFailure(f.key, d.buf, time.Second, f.plan.FailureTTL, d.now)
-	if f.r.isBlockedNow(f.name()) {
-		f.plan.Cache.Remove(f.key)
+	if plan := f.r.plan.Load(); plan.Block != nil {
+		plan.forgetBlocked(f.plan.Cache, f.key)
 	}
 	d.q.EDNS = edns
 	d.useZoneFallback(f.plan.Zones, &d.q)
@@ -194,7 +197,9 @@ func (d *responseBuilder) useStale(c *cache.Cache, key []byte) bool {
 	msg, ok := c.LookupStale(key, d.now, d.buf[:0])
 	if ok {
 		d.buf, d.msg, d.source, d.ede = msg, msg, SourceStale, staleEDE(msg)
-		d.blockStale(key)
+		if plan := d.r.plan.Load(); plan.Block != nil {
+			d.block(plan, keyName(key), msg)
+		}
 	}
 	return ok
 }

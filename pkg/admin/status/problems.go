@@ -302,12 +302,12 @@ func (l *problems) addBlock(s *blocklist.Stats) {
 	for i := range s.Files {
 		f := &s.Files[i]
 		if f.LastError != "" {
-			l.add("block.files", f.LastError,
-				"check what writes the file, and that this user can read it; its previous content is used meanwhile")
+			l.add(BlockUnreadable, "block.files", f.LastError,
+				"check what writes the file, and that this user can read it; its previous content is used meanwhile").Subject = f.Path
 		}
 		if f.Skipped > 0 {
-			l.add("block.files", fmt.Sprintf("%s of %s invalid, the first is line %d or before it", count(f.Skipped, "line"), f.Path, f.FirstSkipped),
-				"fix the file: docs/blocking.md has the formats; all other lines are used")
+			l.add(BlockInvalid, "block.files", fmt.Sprintf("%s of %s invalid, the first is line %d or before it", count(f.Skipped, "line"), f.Path, f.FirstSkipped),
+				"fix the file: docs/blocking.md has the formats; all other lines are used").Subject = f.Path
 		}
 	}
 }

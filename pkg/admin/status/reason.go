@@ -8,6 +8,8 @@ type Reason string
 // The reasons.
 const (
 	AddressElsewhere   Reason = "AddressElsewhere"   // another link has an address of the agent
+	BlockInvalid       Reason = "BlockInvalid"       // lines of a block list are not used
+	BlockUnreadable    Reason = "BlockUnreadable"    // the content of a block list may be old
 	CentralUnusable    Reason = "CentralUnusable"    // the central resolver is unknown, has no ready endpoint, or is not watched
 	ConfigNeedsRestart Reason = "ConfigNeedsRestart" // keys of the configuration are not in use yet
 	ConfigRefused      Reason = "ConfigRefused"      // the running configuration stays

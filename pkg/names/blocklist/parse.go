@@ -222,7 +222,7 @@ func (p *parser) hosts(addr netip.Addr, names [][]byte) {
 	blocks := addr.IsUnspecified() || addr.IsLoopback() // another address is where the name is served, not a block
 	good := true
 	for _, name := range names {
-		if !isLocal(name) && !(blocks && p.addName(name, blocksName)) {
+		if !isLocal(name) && (!blocks || !p.addName(name, blocksName)) {
 			good = false
 		}
 	}

@@ -21,7 +21,7 @@ type slowParser struct {
 // parseSlowly returns the rules of a list, and the number of lines that are skipped.
 func parseSlowly(text string) (rules map[string]bool, bad int) {
 	p := slowParser{rules: map[string]bool{}}
-	for _, line := range strings.Split(strings.TrimPrefix(text, "\ufeff"), "\n") {
+	for line := range strings.SplitSeq(strings.TrimPrefix(text, "\ufeff"), "\n") {
 		if len(line) >= maxLine || !p.line(line) {
 			bad++
 		}
