@@ -3,12 +3,32 @@
 package cache_test
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/nodecache/node-cache/pkg/cache"
 )
 
 // TestFlushReusesSpace fills and flushes a cache repeatedly.
+// TestPurge removes the names that match, of all shards, and tells the observer.
+func TestPurge(t *testing.T) {
+	t.Parallel()
+	c := newCache(t, cache.Prefetch{})
+	fill(c, "n", 1000, epoch)
+	told := 0
+	c.Observe(func(name []byte) {
+		if name == nil {
+			told++
+		}
+	})
+	before := c.Stats().Entries
+	removed := int64(c.Purge(func(name []byte) bool { return bytes.Contains(name, []byte("7")) }))
+	if got := c.Stats(); removed == 0 || removed >= before || got.Entries != before-removed || got.Removed != uint64(removed) || told != 1 {
+		t.Errorf("%d of %d removed, %+v, told %d times", removed, before, got, told)
+	}
+	check(t, c)
+}
+
 func TestFlushReusesSpace(t *testing.T) {
 	t.Parallel()
 	c := newCache(t, cache.Prefetch{})

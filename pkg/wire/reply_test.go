@@ -26,13 +26,17 @@ func sealed(q *wire.Query, s *wire.ReplyOptions) []byte {
 		options = append(options, option(11, u16(s.Keepalive)...))
 	}
 	if s.EDE != wire.EDENone {
-		options = append(options, option(15, u16(uint16(s.EDE))...))
+		text := ""
+		if s.EDE == wire.EDEBlocked && s.EDEText != nil {
+			text = *s.EDEText
+		}
+		options = append(options, option(15, append(u16(uint16(s.EDE)), text...)...))
 	}
 	flags := uint16(0)
 	if q.DO {
 		flags = 0x8000
 	}
-	return opt(uint16(s.UDPSize), 0, flags, options...)
+	return opt(s.UDPSize, 0, flags, options...)
 }
 
 // replyTo is the reply to q made of a stored answer, checked in all that holds
@@ -79,6 +83,29 @@ func replyTo(tb testing.TB, q *wire.Query, stored *wire.Message, s *wire.ReplyOp
 		unpack(tb, got)
 	}
 	return got
+}
+
+// TestExtendedErrorText gives only EDEBlocked a text, at the end of the OPT record, and counts it against the limit.
+func TestExtendedErrorText(t *testing.T) {
+	t.Parallel()
+	text := "blocked by ads.txt"
+	for ede, want := range map[int]string{wire.EDEBlocked: text, wire.EDENotReady: "", wire.EDENone: ""} {
+		var q wire.Query
+		q.Parse(ask(0, labels("a"), opt(512, 0, 0)))
+		s := &wire.ReplyOptions{Limit: 512, UDPSize: 1232, EDE: ede, EDEText: &text, Keepalive: 9, Cookie: []byte("0123456789abcdef")}
+		var m dns.Msg
+		assert.NoError(t, m.Unpack(q.AppendExplanation(q.AppendEmpty(nil, wire.RcodeNXDomain, s), s, []byte("source=block"))))
+		got := ""
+		for _, o := range m.IsEdns0().Option {
+			if e, ok := o.(*dns.EDNS0_EDE); ok {
+				got = e.ExtraText
+			}
+		}
+		assert.Equal(t, "text", want, got)
+		stored := new(wire.Message)
+		assert.NoError(t, stored.Parse(cat(header(0x8000, 1, 40, 0, 0), question(labels("a"), 1), bytes.Repeat(cat([]byte{0xc0, 12}, u16(1, 1, 0, 60, 4), []byte{10, 0, 0, 1}), 40))))
+		replyTo(t, &q, stored, s)
+	}
 }
 
 func TestAppendEmpty(t *testing.T) {

@@ -306,7 +306,7 @@ func (l *problems) addBlock(s *blocklist.Stats) {
 				"check what writes the file, and that this user can read it; its previous content is used meanwhile").Subject = f.Path
 		}
 		if f.Skipped > 0 {
-			l.add(BlockInvalid, "block.files", fmt.Sprintf("%s of %s invalid, the first is line %d or before it", count(f.Skipped, "line"), f.Path, f.FirstSkipped),
+			l.add(BlockInvalid, "block.files", fmt.Sprintf("%s of %s invalid, the first is line %d", count(f.Skipped, "line"), f.Path, f.FirstSkipped),
 				"fix the file: docs/blocking.md has the formats; all other lines are used").Subject = f.Path
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/names/blocklist"
 	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/watch"
@@ -141,6 +142,25 @@ func TestCentralProblem(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestBlockProblems names the list and the first line that is skipped. Records of RPZ that are not supported are no problem.
+func TestBlockProblems(t *testing.T) {
+	t.Parallel()
+	s := Status{Block: &blocklist.Stats{Files: []blocklist.FileStats{
+		{Path: "/block/good.txt", Unsupported: 3},
+		{Path: "/block/ads.txt", Skipped: 1, FirstSkipped: 17},
+		{Path: "/block/gone.txt", LastError: "stat /block/gone.txt: no such file or directory"},
+	}}}
+	var got []string
+	for _, p := range Problems(&s, new(watch.Stats), new(config.Cluster), nil, nil) {
+		if p.Where == "block.files" {
+			got = append(got, p.What)
+		}
+	}
+	assert.Same(t, "problems", []string{
+		"1 line of /block/ads.txt invalid, the first is line 17", "stat /block/gone.txt: no such file or directory",
+	}, got)
 }
 
 func TestHitRatio(t *testing.T) {

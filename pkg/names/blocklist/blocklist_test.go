@@ -68,6 +68,7 @@ func TestParse(t *testing.T) {
 		{name: "response policy zone", text: "$TTL 2h\n" + soa + " NS localhost.\n@ IN NS localhost.\na.example CNAME .\n*.a.example 60 IN CNAME .\nb.example IN 60 cname . ; why\nc.example CNAME .;why\ngood.a.example CNAME rpz-passthru.\n*.good.a.example CNAME RPZ-PASSTHRU.", want: "*.a.example. +*.good.a.example. +good.a.example. a.example. b.example. c.example.", exceptions: 2},
 		{name: "other actions", text: "a.example CNAME .\nb.example CNAME *.\nc.example CNAME rpz-drop.\nd.example CNAME rpz-tcp-only.\ne.example CNAME garden.example.\nf.example A 192.0.2.1\ng.example 60 IN AAAA ::1\nh.example CNAME h.example.\ni.example CNAME . .\nj.example TXT x\na.example CNAME .\n CNAME .", want: "a.example.", unsupported: 10, first: 2},
 		{name: "other triggers", text: "a.example CNAME .\n32.1.2.0.192.rpz-ip CNAME .\n24.0.2.0.192.rpz-client-ip CNAME rpz-passthru.\nns.example.rpz-nsdname CNAME .\n*.ns.example.rpz-nsdname CNAME .\n32.1.2.0.192.rpz-nsip CNAME .", want: "a.example.", unsupported: 5, first: 2},
+		{name: "an invalid line after an unsupported one", text: "a.example CNAME .\nb.example CNAME *.\nb..example CNAME .", want: "a.example.", skipped: 1, unsupported: 1, first: 3},
 		{name: "all names", text: "a.example CNAME .\n* CNAME .\n@ CNAME .\n. CNAME .\n*. CNAME .", want: "a.example.", skipped: 4, first: 2},
 		{
 			name: "start of authority over several lines", want: "a.example.",

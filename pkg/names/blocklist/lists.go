@@ -345,7 +345,7 @@ type FileStats struct {
 	Exceptions   int     `json:"exceptions,omitempty"`   // exceptions, with repeated ones
 	Skipped      int     `json:"skipped,omitempty"`      // lines that are not understood
 	Unsupported  int     `json:"unsupported,omitempty"`  // records of RPZ that are not supported
-	FirstSkipped int     `json:"firstSkipped,omitempty"` // number of the first such line, from 1
+	FirstSkipped int     `json:"firstSkipped,omitempty"` // number of the first line in Skipped, else in Unsupported, from 1
 	Bytes        int64   `json:"bytes"`                  // memory
 	Age          float64 `json:"ageSeconds"`             // since the file was written
 	Replies      uint64  `json:"replies"`                // replies that this list decided

@@ -34,7 +34,7 @@ type parser struct {
 	lines       int   // lines read
 	skipped     int   // lines that are not understood
 	unsupported int   // records of RPZ that are not supported
-	firstBad    int   // number of the first line in skipped or unsupported, from 1; 0: none
+	firstBad    int   // number of the first line in skipped, else in unsupported, from 1; 0: none
 	full        bool  // the rules exceed limit
 
 	zone, origin []byte // canonical names from SOA and $ORIGIN; nil: not known
@@ -82,7 +82,7 @@ func parse(from io.Reader, limit int64) (*parser, error) {
 // skip counts the current line, which is not used.
 func (p *parser) skip(counter *int) {
 	*counter++
-	if p.firstBad == 0 {
+	if p.firstBad == 0 || counter == &p.skipped && p.skipped == 1 {
 		p.firstBad = p.lines
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,7 +36,11 @@ func TestFollow(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	path := filepath.Join(folder, "hosts")
-	s := newLocalData(t, localdata.Config{Files: []string{path}, Names: map[string][]netip.Addr{"own.test": addrs("192.0.2.99")}})
+	var changes atomic.Int32
+	s := newLocalData(t, localdata.Config{
+		Files: []string{path}, Names: map[string][]netip.Addr{"own.test": addrs("192.0.2.99")}, Changed: func() { changes.Add(1) },
+	})
+	assert.Equal(t, "calls of Changed before Run", 0, changes.Load())
 	run(t, s)
 	is := func(addr string) func() bool {
 		return func() bool { return query(t, s, "a.test.", dns.TypeA) == "NOERROR| a.test. 30 A "+addr }
@@ -60,6 +65,7 @@ func TestFollow(t *testing.T) {
 	if got := query(t, s, "own.test.", dns.TypeA); got != "NOERROR| own.test. 30 A 192.0.2.99" {
 		t.Error(got)
 	}
+	proctest.Eventually(t, time.Minute, "Changed called for each content", func() bool { return int(changes.Load()) == int(s.Stats().Files[0].Reads) })
 	if got := s.Stats().Files[0].Reads; got < 5 || got > 6 {
 		t.Errorf("%d contents loaded, want 5 or 6", got)
 	}
