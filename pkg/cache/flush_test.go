@@ -10,21 +10,21 @@ import (
 )
 
 // TestFlushReusesSpace fills and flushes a cache repeatedly.
-// TestPurge removes the names that match, of all shards, and tells the observer.
+// TestPurge removes the names that match, of all shards, and notifies the observer.
 func TestPurge(t *testing.T) {
 	t.Parallel()
 	c := newCache(t, cache.Prefetch{})
 	fill(c, "n", 1000, epoch)
-	told := 0
+	notified := 0
 	c.Observe(func(name []byte) {
 		if name == nil {
-			told++
+			notified++
 		}
 	})
 	before := c.Stats().Entries
 	removed := int64(c.Purge(func(name []byte) bool { return bytes.Contains(name, []byte("7")) }))
-	if got := c.Stats(); removed == 0 || removed >= before || got.Entries != before-removed || got.Removed != uint64(removed) || told != 1 {
-		t.Errorf("%d of %d removed, %+v, told %d times", removed, before, got, told)
+	if got := c.Stats(); removed == 0 || removed >= before || got.Entries != before-removed || got.Removed != uint64(removed) || notified != 1 {
+		t.Errorf("%d of %d removed, %+v, notified %d times", removed, before, got, notified)
 	}
 	check(t, c)
 }
