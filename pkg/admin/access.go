@@ -54,6 +54,9 @@ func (c *accessControl) allow(a audience, page http.HandlerFunc) http.HandlerFun
 	}
 }
 
+// seesQueries reports whether a client may see the names of pods and queries.
+func (c *accessControl) seesQueries(r *http.Request) bool { return isSocket(r) || c.hasToken(r) }
+
 // hasToken reports whether a request has the token. The comparison takes the same time for all wrong tokens.
 func (c *accessControl) hasToken(r *http.Request) bool {
 	return subtle.ConstantTimeCompare([]byte(r.URL.Query().Get(tokenParameter)), []byte(c.token)) == 1

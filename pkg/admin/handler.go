@@ -39,7 +39,7 @@ const ScriptPath = "/page.js"
 func (s *Server) pages() []Page {
 	list := []Page{
 		{"/status", "status of the agent as JSON; /status?format=text as text", false, s.buffered(func(w http.ResponseWriter, r *http.Request) {
-			s.render(w, r, s.cfg.Status(s.seesQueries(r)))
+			s.render(w, r, s.cfg.Status(s.access.seesQueries(r)))
 		})},
 		{"/metrics", "counters and gauges, for Prometheus", false, s.buffered(s.cfg.Metrics.ServeHTTP)},
 		{"/readyz", "200 while the agent is ready, else 503 with the reason", false, outcome(s.cfg.Ready)},
@@ -95,7 +95,7 @@ func (s *Server) Handler() http.Handler {
 		turns := map[string]chan struct{}{s.access.token: make(chan struct{}, 1), "": make(chan struct{}, 1)}
 		front := func(w http.ResponseWriter, r *http.Request) {
 			v := View{Watch: s.cfg.Watch != nil, Pages: pages}
-			if s.seesQueries(r) {
+			if s.access.seesQueries(r) {
 				v.Token = s.access.token
 			}
 			s.inTurn(turns[v.Token], func(w http.ResponseWriter, r *http.Request) { s.cfg.Front(w, r, v) })(w, r)
@@ -119,9 +119,6 @@ func (s *Server) Handler() http.Handler {
 	handle(socketOnly, "GET /debug/pprof/trace", s.profile(pprof.Trace))
 	return s.guard(mux)
 }
-
-// seesQueries reports whether a client may see the names of pods and queries.
-func (s *Server) seesQueries(r *http.Request) bool { return isSocket(r) || s.access.hasToken(r) }
 
 // guard rejects invalid requests and limits a panic to its own request.
 func (s *Server) guard(next http.Handler) http.Handler {

@@ -17,6 +17,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/configsource"
 	"github.com/nodecache/node-cache/pkg/names/etcd"
 	"github.com/nodecache/node-cache/pkg/panics"
+	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
 
@@ -40,7 +41,7 @@ func (a *Agent) watchProblems(ctx context.Context) {
 			return
 		case now := <-tick.C:
 			s := a.status()
-			a.timeline.Observe(ctx, now, slices.Concat(s.Problems, status.Notices(&s), panicked.update(panics.Total(), now)), a.failures())
+			a.timeline.Observe(ctx, now, slices.Concat(s.Problems, status.Notices(&s), panicked.update(panics.Total(), now)), failuresOf(a.running.Load(), a.resolver.TakeFailures()))
 		}
 	}
 }
@@ -68,10 +69,9 @@ func (p *panicProblem) update(total uint64, now time.Time) []status.Problem {
 	}}
 }
 
-// failures returns the failed queries since the last call, each under the key that configures its upstreams.
-func (a *Agent) failures() (list []timeline.Failures) {
-	r := a.running.Load()
-	for _, f := range a.resolver.TakeFailures() {
+// failuresOf returns the failed queries under the keys of r that configure their upstreams.
+func failuresOf(r *generation, failed []resolve.RouteFailures) (list []timeline.Failures) {
+	for _, f := range failed {
 		where := status.Forward(f.Zone)
 		if r.cluster.Central != nil && r.route(f.Zone) == nil {
 			where = status.CentralKey
