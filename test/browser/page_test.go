@@ -152,7 +152,7 @@ func exampleServer(t *testing.T) (address string) {
 	socket := proctest.SocketPath(t)
 	a, err := admin.New(admin.Config{
 		Addr: netip.MustParseAddrPort("127.0.0.1:0"), Socket: socket, Metrics: http.NotFoundHandler(),
-		Ready: func() error { return nil }, Status: func() any { return s }, Front: p.Serve, Watch: watch,
+		Ready: func() error { return nil }, Status: func(bool) any { return s }, Front: p.Serve, Watch: watch,
 	})
 	assert.NoError(t, err)
 	assert.NoError(t, a.Listen(t.Context()))
