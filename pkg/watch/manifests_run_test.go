@@ -202,6 +202,10 @@ func TestManifestsServiceWatch(t *testing.T) {
 		Changed: func(ready []watch.Server, service []netip.AddrPort) { calls <- call{servers(ready), words(service)} },
 	}
 	w.start(zone.Config{})
+	isPart := func(got, old, now call) bool {
+		return (got.Ready == old.Ready || got.Ready == now.Ready) && (got.Service == old.Service || got.Service == now.Service)
+	}
+	var before call
 	for _, step := range []struct {
 		name   string
 		change func()
@@ -220,7 +224,12 @@ func TestManifestsServiceWatch(t *testing.T) {
 		{name: "service gone", change: func() { assert.NoError(t, os.Remove(w.path("dns.yaml"))) }, want: call{}},
 	} {
 		step.change()
-		assert.Same(t, step.name, step.want, <-calls)
+		var got call
+		for got = <-calls; got != step.want && isPart(got, before, step.want); { // the changes of one file can be reported one by one
+			got = <-calls
+		}
+		assert.Same(t, step.name, step.want, got)
+		before = step.want
 	}
 	if !w.manifests.Stats().ServiceWatch.Synced {
 		t.Error("not synced")

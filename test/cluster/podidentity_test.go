@@ -90,8 +90,8 @@ func (i *identities) restart() {
 			defer cancel()
 			i.ask(ctx, addr, "stays")
 			log := i.node.Stderr.String()
-			got = log[max(0, strings.LastIndex(log, "name=stays.")):]
-			return strings.HasSuffix(strings.TrimSpace(got), want)
+			got, _, _ = strings.Cut(log[max(0, strings.LastIndex(log, "name=stays.")):], "\n")
+			return strings.HasSuffix(got, want)
 		}, func() string { return got })
 	}
 	kubetest.Apply(i.t, i.cluster, kubetest.Pod{Namespace: "shop", Name: "stays", Node: "node1", IPs: []netip.Addr{addr}}.Object())

@@ -104,6 +104,7 @@ func TestMemoryHolds(t *testing.T) {
 func startMemoryRun(t *testing.T, limit, size int64, more string) *memoryRun {
 	t.Helper()
 	proctest.ReserveCPU(t)
+	dropPages(t, nodeCache)
 	h := &memoryRun{memory: newCgroup(t, limit), limit: limit}
 	nsd, upstream := startNSD(t)
 	h.nsd = nsd
@@ -229,7 +230,7 @@ func TestMemoryAtRest(t *testing.T) {
 }
 
 // dropPages drops a program's pages that no process maps. The pages of a file that was just written can be in folios of many, which
-// are mapped as a whole: up to 31 MiB of the program's 36 were resident.
+// are mapped and read as a whole: up to 31 MiB of the program's 36 were resident, and pages that were read again were 128 KiB each.
 func dropPages(t *testing.T, program string) {
 	t.Helper()
 	f, err := os.Open(program)
