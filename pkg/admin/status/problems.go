@@ -27,7 +27,7 @@ type Problem struct {
 	Subject string `json:"subject,omitempty"` // which of several there, such as a server; empty: there is only one
 	What    string `json:"what"`
 	Hint    string `json:"hint"`
-	Since   string `json:"since,omitempty"` // RFC 3339; empty: it was not there a second ago
+	Since   string `json:"since,omitempty"` // RFC 3339; empty: it was not there five seconds ago
 }
 
 // A Key identifies a problem: its text may change while it lasts.

@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	// Interval is the time between two calls of Observe.
-	Interval = time.Second
+	// Interval is the time between two calls of Observe. Each second, it would keep so much of the program in use that an agent
+	// with little memory reads it again and again from the disk (TestMemoryHolds of test/pressure).
+	Interval = 5 * time.Second
 
 	kept       = time.Hour       // how long an ended problem stays in the timeline
 	settled    = 2 * time.Second // a shorter problem is in the timeline only

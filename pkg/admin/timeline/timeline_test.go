@@ -47,7 +47,7 @@ func (h *harness) passFailing(t *testing.T, seconds int, failed []timeline.Failu
 	t.Helper()
 	began := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 	for range seconds {
-		h.now = h.now.Add(timeline.Interval)
+		h.now = h.now.Add(time.Second)
 		h.Observe(t.Context(), h.now, problems, failed)
 		for line := range strings.Lines(h.log.String()) {
 			line = regexp.MustCompile(`^time=\S+ `).ReplaceAllString(strings.TrimSpace(line), "")
