@@ -45,8 +45,8 @@ rcode, the server and the time that it took. TYPE is a record type, such as AAAA
 default is A.
 
 --explain also shows where the answer is from, such as the cache or the upstream that gave
-it, why a name is denied, and the
-state of a cache entry. Only an agent on this host explains.
+it, why a name is denied, and the state of a cache entry. Only an agent on this host
+explains.
 
 Exit code 0: there are records; 3: the name, or the type of the name, does not exist; 1:
 no response, or another rcode; 2: invalid command line.`,

@@ -29,9 +29,9 @@ func watchCommand() *cobra.Command {
 		Short: "Show the queries of this node live",
 		Long: `Show the queries of this node live, a line for each reply, until Ctrl-C is pressed. The
 flags select queries; all that are given must match. The last column says how the reply
-came about, as query --explain does. The agent sends at most 1,000 lines a
-second, and then the number of the others. With -o json each line is an object like one of
-the query log (log.queries).
+came about, as query --explain does. The agent sends at most 1,000 lines a second, and
+then the number of the others. With -o json each line is an object like one of the query
+log (log.queries).
 
 The agent needs admin.socket in its configuration, for --pod and --namespace also
 pods.identity.
