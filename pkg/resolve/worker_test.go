@@ -182,37 +182,41 @@ func TestQueryLog(t *testing.T) {
 	}{
 		{"all", &resolve.QueryLog{TypeName: typeName, All: true}, "www.test. www.test. bad.test. we\\032ird.test. www.test."},
 		{"errors", &resolve.QueryLog{TypeName: typeName, Errors: true}, "bad.test."},
-		{"slow", &resolve.QueryLog{TypeName: typeName, Slow: time.Millisecond}, ""},
+		{"slow", &resolve.QueryLog{TypeName: typeName, Slow: time.Second}, "www.test. we\\032ird.test."},
 		{"every second", &resolve.QueryLog{TypeName: typeName, Sample: 2}, "www.test. we\\032ird.test."},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			u := newUpstream(t, "www.test. 300 IN A 192.0.2.1")
-			u.mangle = func(m *dns.Msg) {
-				if m.Question[0].Name == "bad.test." {
-					m.Rcode = dns.RcodeServerFailure
+			synctest.Test(t, func(t *testing.T) {
+				u := newUpstream(t, "www.test. 300 IN A 192.0.2.1")
+				u.mangle = func(m *dns.Msg) {
+					if m.Question[0].Name == "bad.test." {
+						m.Rcode = dns.RcodeServerFailure
+					} else {
+						time.Sleep(time.Second)
+					}
 				}
-			}
-			var out bytes.Buffer
-			p := plan(t, u)
-			tt.log.Log = slog.New(slog.NewJSONHandler(&out, nil))
-			p.QueryLog = tt.log
-			c := newClient(newResolver(t, p), false)
-			for _, name := range []string{"www.test.", "www.test.", "bad.test.", "we\\032ird.test.", "www.test."} {
-				c.exchange(t, pack(t, question(name, dns.TypeA)))
-			}
-			var names []string
-			for line := range strings.Lines(out.String()) {
-				var entry struct{ Name, Client, Rcode, Source string }
-				if err := json.Unmarshal([]byte(line), &entry); err != nil {
-					t.Fatalf("%s: %v", line, err)
+				var out bytes.Buffer
+				p := plan(t, u)
+				tt.log.Log = slog.New(slog.NewJSONHandler(&out, nil))
+				p.QueryLog = tt.log
+				c := newClient(newResolver(t, p), false)
+				for _, name := range []string{"www.test.", "www.test.", "bad.test.", "we\\032ird.test.", "www.test."} {
+					c.exchange(t, pack(t, question(name, dns.TypeA)))
 				}
-				if entry.Client != "10.1.2.3" || entry.Rcode == "" || entry.Source == "" {
-					t.Errorf("line %s", line)
+				var names []string
+				for line := range strings.Lines(out.String()) {
+					var entry struct{ Name, Client, Rcode, Source string }
+					if err := json.Unmarshal([]byte(line), &entry); err != nil {
+						t.Fatalf("%s: %v", line, err)
+					}
+					if entry.Client != "10.1.2.3" || entry.Rcode == "" || entry.Source == "" {
+						t.Errorf("line %s", line)
+					}
+					names = append(names, entry.Name)
 				}
-				names = append(names, entry.Name)
-			}
-			assert.Same(t, "got", tt.want, strings.Join(names, " "))
+				assert.Same(t, "got", tt.want, strings.Join(names, " "))
+			})
 		})
 	}
 }
