@@ -152,9 +152,7 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	a.builder.clusters.Apply(old.cluster, r.cluster)
 	a.use(r, plan)
 	purgeRerouted(r, old)
-	if r.block != old.block {
-		a.resolver.PurgeBlocked()
-	}
+	a.resolver.PurgeBlocked()
 	a.parts.stopUnused(r.parts())
 	a.node.TargetChanged()
 	a.snapshots.apply(old, r)

@@ -22,7 +22,7 @@ func TestPurge(t *testing.T) {
 		}
 	})
 	before := c.Stats().Entries
-	removed := int64(c.Purge(func(name []byte) bool { return bytes.Contains(name, []byte("7")) }))
+	removed := int64(c.Purge(func(name, _ []byte) bool { return bytes.Contains(name, []byte("7")) }))
 	if got := c.Stats(); removed == 0 || removed >= before || got.Entries != before-removed || got.Removed != uint64(removed) || notified != 1 {
 		t.Errorf("%d of %d removed, %+v, notified %d times", removed, before, got, notified)
 	}

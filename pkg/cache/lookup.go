@@ -385,16 +385,16 @@ func (c *Cache) Remove(key []byte) {
 // Flush removes all entries of name, which is canonical and in wire form, and with below also those of the names below
 // it: all for the root. It returns their number.
 func (c *Cache) Flush(name []byte, below bool) (n int) {
-	return c.Purge(func(entry []byte) bool { return bytes.Equal(entry, name) || below && isWithin(entry, name) })
+	return c.Purge(func(entry, _ []byte) bool { return bytes.Equal(entry, name) || below && isWithin(entry, name) })
 }
 
-// Purge removes all entries of the names, canonical and in wire form, for which match returns true. It returns their number.
-func (c *Cache) Purge(match func(name []byte) bool) (n int) {
+// Purge removes all entries for whose name, canonical and in wire form, and message match returns true. It returns their number.
+func (c *Cache) Purge(match func(name, msg []byte) bool) (n int) {
 	defer c.notify(nil)
 	c.eachShard(func(s *shard) {
 		was := n
 		s.each(func(off int, e entry, _ bool) {
-			if match(e.name()) {
+			if match(e.name(), e.msg()) {
 				s.drop(off, e)
 				n++
 			}

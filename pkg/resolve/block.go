@@ -14,7 +14,12 @@ import (
 // A name on a block list is answered instead of being looked up upstream. A hit needs no check, because the cache holds no blocked names:
 // none is asked for, PurgeBlocked removes those that a new list blocks, and an answer to a query from before is removed after it was
 // stored. As in a response policy zone, the target of an alias is checked like the name asked for. An answer with such an alias is cached
-// as it came, and checked each time it is used.
+// and marked, so that only marked answers are checked when they are used. What the lists say of an answer can change. PurgeBlocked
+// then removes the answer too, because its mark is wrong.
+
+// aliasMark marks a cached answer with an alias to a blocked name. It is the reserved bit of the header's fourth byte, which is no part of
+// a reply.
+const aliasMark = 0x40
 
 // blockRule returns the rule of the block lists for a canonical name, for lookups and alias targets.
 func (p *Plan) blockRule(name []byte) (rule blocklist.Rule) {
@@ -71,28 +76,26 @@ func (l *lookup) askBlock(dst []byte, rule blocklist.Rule) ([]byte, Source) {
 	return l.plan.Block.AppendAnswer(dst, l.Name(), l.Type), SourceBlock
 }
 
-// blockAlias replaces dst[start:], an answer of the cache, if a list blocks the target of an alias in it.
+// blockAlias replaces dst[start:], a marked answer of the cache, if a list blocks the target of an alias in it.
 func (l *lookup) blockAlias(dst []byte, start int, source Source) ([]byte, Source) {
-	first := start + wire.HeaderLen + len(l.Name()) + 4 // the question is not compressed
-	if dst[start+6]|dst[start+7] == 0 || dst[first] >= 0xc0 && uint16(dst[first+2])<<8|uint16(dst[first+3]) == l.Type {
-		return dst, source // no records, or the first is no alias
-	}
-	if rule := l.plan.aliasRule(dst[start:]); rule.Blocks() {
-		if asked := l.plan.blockRule(l.Name()); !asked.Exception {
-			return l.askBlock(dst[:start], rule)
-		}
+	if rule := l.plan.answerRule(l.Name(), dst[start:]); rule.Blocks() {
+		return l.askBlock(dst[:start], rule)
 	}
 	return dst, source
+}
+
+// answerRule returns the rule for the canonical name that was asked for, or else for a target of the aliases in its answer msg.
+func (p *Plan) answerRule(name, msg []byte) blocklist.Rule {
+	if rule := p.blockRule(name); rule.List != nil {
+		return rule
+	}
+	return p.aliasRule(msg)
 }
 
 // block sets the outcome to that of the plan's block lists, if one blocks the canonical name, because the lists have changed meanwhile, or
 // the target of an alias in the answer.
 func (d *responseBuilder) block(plan *Plan, name, answer []byte) {
-	rule := plan.blockRule(name)
-	if rule.List == nil {
-		rule = plan.aliasRule(answer)
-	}
-	if rule.Blocks() {
+	if rule := plan.answerRule(name, answer); rule.Blocks() {
 		d.source, d.detail, d.lists, d.blocked, d.ede = SourceBlock, detail{block: rule}, plan.Block, name, wire.EDEBlocked
 	}
 }
@@ -106,19 +109,34 @@ func (d *responseBuilder) appendBlocked(dst []byte, w *waiter) []byte {
 	return d.lists.AppendAnswer(dst, d.blocked, w.ask.Type)
 }
 
-// forgetBlocked removes the answer under key from the cache if a list blocks its name by now: it did not when the query for it began.
-func (p *Plan) forgetBlocked(c *cache.Cache, key []byte) {
-	if rule := p.blockRule(keyName(key)); rule.Blocks() {
+// markAlias sets the mark of an answer that is about to be cached.
+func (p *Plan) markAlias(name, msg []byte) {
+	msg[3] &^= aliasMark
+	if rule := p.answerRule(name, msg); rule.Blocks() {
+		msg[3] |= aliasMark
+	}
+}
+
+// isOutdated reports whether the cached answer msg for name must be removed: the name is blocked, or the mark is wrong.
+func (p *Plan) isOutdated(name, msg []byte) bool {
+	if rule := p.blockRule(name); rule.Blocks() {
+		return true
+	}
+	rule := p.answerRule(name, msg)
+	return rule.Blocks() != (msg[3]&aliasMark != 0)
+}
+
+// forgetBlocked removes the answer msg under key from the cache if the lists have changed since the query for it began.
+func (p *Plan) forgetBlocked(c *cache.Cache, key, msg []byte) {
+	if p.isOutdated(keyName(key), msg) {
 		c.Remove(key)
 	}
 }
 
-// PurgeBlocked removes the names that the lists block from the cache. It must be called after Plan.Block has changed, or its lists.
+// PurgeBlocked removes the answers that the lists block from the cache, and those with an alias of which the lists say something else
+// now. It must be called after Plan.Block has changed, or its lists, or Plan.NotBlocked.
 func (r *Resolver) PurgeBlocked() {
 	if plan := r.plan.Load(); plan.Block != nil {
-		plan.Cache.Purge(func(name []byte) bool {
-			rule := plan.blockRule(name)
-			return rule.Blocks()
-		})
+		plan.Cache.Purge(plan.isOutdated)
 	}
 }

@@ -87,6 +87,52 @@ func TestBlockedStale(t *testing.T) {
 	})
 }
 
+// TestBlockedAliasMarks changes what the lists say of a cached answer with an alias: each change counts for the next query, which asks the
+// upstream only after a change.
+func TestBlockedAliasMarks(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	u.mangle = func(m *dns.Msg) {
+		m.Zero = true // an upstream that sets the bit of the mark
+		m.Answer = []dns.RR{record(t, "alias.test. 300 IN CNAME ads.test."), record(t, "ads.test. 300 IN A 192.0.2.1")}
+	}
+	p := plan(t, u)
+	r := newResolver(t, p)
+	c := newClient(r, false)
+	for _, step := range []struct {
+		name, list string
+		notBlocked []byte
+		rcode      int
+		asked      int
+	}{
+		{"no lists", "", nil, dns.RcodeSuccess, 1},
+		{"a list has the target", "ads.test\n", nil, dns.RcodeNameError, 1}, // the mark of the upstream is right by accident
+		{"another list has it", "a.test\nads.test\n", nil, dns.RcodeNameError, 1},
+		{"no list has it", "a.test\n", nil, dns.RcodeSuccess, 2},
+		{"a list has it again", "ads.test\n", nil, dns.RcodeNameError, 3},
+		{"a zone of the configuration has it", "ads.test\n", pack(t, question("test.", dns.TypeA))[12:18], dns.RcodeSuccess, 4},
+		{"and no longer", "ads.test\n", nil, dns.RcodeNameError, 5},
+		{"the lists have gone", "", nil, dns.RcodeSuccess, 5},
+	} {
+		after := plan(t, u)
+		after.Cache, after.NotBlocked = p.Cache, nil
+		if step.notBlocked != nil {
+			after.NotBlocked = [][]byte{step.notBlocked}
+		}
+		if step.list != "" {
+			after.Block = blockLists(t, []byte(step.list))
+		}
+		r.Swap(after)
+		r.PurgeBlocked()
+		for range 2 {
+			got := unpack(t, c.exchange(t, pack(t, question("alias.test.", dns.TypeA))))
+			assert.Equal(t, step.name+": rcode", step.rcode, got.Rcode)
+			assert.Equal(t, step.name+": reserved bit", false, got.Zero)
+		}
+		assert.Equal(t, step.name+": upstream queries", step.asked, u.count())
+	}
+}
+
 // TestLoopNamesAreNotBlocked: a list that has a loop name would hide a loop.
 func TestLoopNamesAreNotBlocked(t *testing.T) {
 	t.Parallel()

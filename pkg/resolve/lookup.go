@@ -190,7 +190,7 @@ func (l *lookup) askCache(dst []byte) ([]byte, Source) {
 		}
 		if found == cache.StaleBackoff {
 			l.opts.EDE = staleEDE(dst[start:])
-			if l.plan.Block != nil {
+			if dst[start+3]&aliasMark != 0 {
 				return l.blockAlias(dst, start, SourceStale)
 			}
 			return dst, SourceStale
@@ -199,7 +199,7 @@ func (l *lookup) askCache(dst []byte) ([]byte, Source) {
 		return dst, SourceFailure
 	case cache.Fresh, cache.Expired, cache.Outdated: // Lookup returns neither Expired nor Outdated
 	}
-	if l.plan.Block != nil {
+	if dst[start+3]&aliasMark != 0 {
 		return l.blockAlias(dst, start, SourceCache)
 	}
 	return dst, SourceCache

@@ -110,6 +110,9 @@ func (d *responseBuilder) store(f *inFlight, life time.Duration) {
 		return
 	}
 	d.answer.Msg, d.answer.Lifetime = d.msg, life
+	if block := f.r.plan.Load(); block.Block != nil {
+		block.markAlias(f.name(), d.msg)
+	}
 	// For cluster names only: other servers may deny a name for one type and have data of another, against RFC 2308 section 5.
 	d.answer.AllTypes = d.deniesName && f.route.Exact
 	c.Put(f.key, &d.answer, d.now)
@@ -124,7 +127,7 @@ func (d *responseBuilder) store(f *inFlight, life time.Duration) {
 		}
 	}
 	if plan.Block != nil {
-		plan.forgetBlocked(c, f.key)
+		plan.forgetBlocked(c, f.key, d.msg)
 	}
 }
 
@@ -154,7 +157,7 @@ func (d *responseBuilder) recordFailure(f *inFlight, err error) {
 	d.buf = d.q.AppendEmpty(d.buf[:0], wire.RcodeServFail, &wire.ReplyOptions{EDE: wire.EDENone})
 	f.plan.Cache.PutFailure(f.key, d.buf, time.Second, f.plan.FailureTTL, d.now)
 	if plan := f.r.plan.Load(); plan.Block != nil {
-		plan.forgetBlocked(f.plan.Cache, f.key)
+		plan.forgetBlocked(f.plan.Cache, f.key, d.buf)
 	}
 	d.q.EDNS = edns
 	d.useZoneFallback(f.plan.Zones, &d.q)
