@@ -39,6 +39,7 @@ type Cluster struct {
 	Nodes   []*Node
 
 	internet *proctest.DNSServer
+	silent   atomic.Bool // the Internet's DNS server
 	options  Options
 	dir      string // keys, kubeconfig, images and logs
 	cgroup   string
@@ -172,7 +173,7 @@ func (c *Cluster) launchHosts(ctx context.Context) (err error) {
 	if err := c.options.routePods(c.Control, machines[1:]); err != nil {
 		return err
 	}
-	c.internet, err = serveInternet(c.Control) //nolint:contextcheck // it serves until Close
+	c.internet, err = serveInternet(c.Control, &c.silent) //nolint:contextcheck // it serves until Close
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 
 	"github.com/miekg/dns"
 
@@ -24,13 +25,22 @@ const (
 
 // serveInternet starts a DNS server that stands for the Internet's, at [InternetDNS] of a machine. A name of [InternetZone] has an
 // address of each family, a service at port 443 of www, and a text; one that begins with long has so many texts that they need TCP.
-func serveInternet(m *Host) (s *proctest.DNSServer, err error) {
+// While silent is set it answers nothing.
+func serveInternet(m *Host, silent *atomic.Bool) (s *proctest.DNSServer, err error) {
+	answer := func(w dns.ResponseWriter, q *dns.Msg) {
+		if !silent.Load() {
+			answerInternet(w, q)
+		}
+	}
 	err = m.Do(func() error {
-		s, err = proctest.ServeDNS(&net.ListenConfig{}, netip.MustParseAddrPort(InternetDNS+":53"), dns.HandlerFunc(answerInternet))
+		s, err = proctest.ServeDNS(&net.ListenConfig{}, netip.MustParseAddrPort(InternetDNS+":53"), dns.HandlerFunc(answer))
 		return err
 	})
 	return s, err
 }
+
+// SilenceInternet has the Internet's DNS server answer nothing, or everything again.
+func (c *Cluster) SilenceInternet(on bool) { c.silent.Store(on) }
 
 // answerInternet implements [dns.HandlerFunc].
 func answerInternet(w dns.ResponseWriter, q *dns.Msg) {

@@ -65,6 +65,8 @@ func TestInstall(t *testing.T) {
 	ok("the kubectl plugin", b.testPlugin)
 	ok("pods from the kubelet", b.testKubeletPods)
 	ok("Prometheus", b.testMonitoring)
+	ok("an outage of the upstreams", b.testOutage)
+	ok("leave in one step", b.testStandby)
 	ok("take it away", func(t *testing.T) {
 		t.Helper()
 		b.runBlock(t, blocks[stepKubeletBack])
