@@ -9,6 +9,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/cluster"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/filewatch"
+	"github.com/nodecache/node-cache/pkg/names/blocklist"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
@@ -31,6 +32,11 @@ func CheckFiles(c *config.Config, found *config.Findings) {
 	for i, file := range c.Hosts.Files {
 		if _, err := localdata.ReadHosts(file); err != nil {
 			found.Warn(fmt.Sprintf("hosts.files[%d]", i), file, err)
+		}
+	}
+	for i, file := range c.Block.Files {
+		if err := blocklist.Check(file); err != nil {
+			found.Warn(fmt.Sprintf("block.files[%d]", i), file, err)
 		}
 	}
 	for key, file := range map[string]string{"etcd.tls.cert": c.Etcd.Cert, "etcd.tls.key": c.Etcd.Key, "etcd.passwordFile": c.Etcd.PasswordFile} {

@@ -113,6 +113,7 @@ func TestCheckFiles(t *testing.T) {
 	folder := t.TempDir()
 	write := func(name, text string) string { return proctest.WriteFile(t, filepath.Join(folder, name), text) }
 	empty, own := write("empty", ""), write("own", "nameserver 127.0.0.1\nnameserver x\nnameserver 192.0.2.1\n")
+	blocked, partly := write("blocked", "ads.example\n"), write("partly", "ads.example\n||a.example^\nb..example\n")
 	write("kubeconfig", "no kubeconfig")
 	write("contexts", "apiVersion: v1\nkind: Config\nclusters: [{name: a, cluster: {server: 'https://192.0.2.1'}}]\ncontexts: [{name: a, context: {cluster: a}}]\n")
 	assert.NoError(t, os.Mkdir(filepath.Join(folder, "objects"), 0o700))
@@ -139,6 +140,9 @@ func TestCheckFiles(t *testing.T) {
 		{"no folder of manifests", "cluster: {resolver: local, manifests: FOLDER/none}", "1:39: cluster.manifests: VALUE" + missing},
 		{"a folder of manifests", "cluster: {resolver: local, manifests: FOLDER/objects}", ""},
 		{"no hosts file", "hosts: {files: [FOLDER/none]}", "1:17: warning: hosts.files[0]: VALUE" + missing},
+		{"no block list", "block: {files: [FOLDER/none]}", "1:17: warning: block.files[0]: VALUE" + missing},
+		{"a block list", "block: {files: [" + blocked + "]}", ""},
+		{"a block list with other lines", "block: {files: [" + partly + "]}", "1:17: warning: block.files[0]: VALUE: 2 lines are not used, the first is line 2"},
 		{
 			"files of etcd", "etcd: {endpoints: ['https://192.0.2.1'], zones: [a], user: u, passwordFile: FOLDER/none,\n tls: {cert: FOLDER/none,\n key: FOLDER/none}}",
 			"1:77: warning: etcd.passwordFile: VALUE" + missing + "\n2:14: warning: etcd.tls.cert: VALUE" + missing + "\n3:7: warning: etcd.tls.key: VALUE" + missing,

@@ -240,6 +240,18 @@ func (f *file) reload(limit int64) bool {
 	return true
 }
 
+// Check reads the list at path, and returns why it would not be used, or how many of its lines would not be.
+func Check(path string) error {
+	p, err := read(path, maxBytes)
+	if content, ok := errors.AsType[*contentError](err); ok {
+		return content.why
+	}
+	if err == nil && p.firstBad > 0 {
+		err = fmt.Errorf("%d lines are not used, the first is line %d", p.skipped+p.unsupported, p.firstBad)
+	}
+	return err
+}
+
 // read reads a list.
 func read(path string, limit int64) (*parser, error) {
 	from, err := filewatch.Open(path, maxFileSize)
