@@ -7,15 +7,18 @@ VERSION  ?= $(shell git -c safe.directory='*' describe --tags --always --dirty 2
 REVISION ?= $(shell git -c safe.directory='*' rev-parse HEAD 2>/dev/null)
 CREATED  ?= $(shell git -c safe.directory='*' log -1 --format=%ct 2>/dev/null || echo 0)
 FUZZTIME ?= 60s
+# The go command records version and commit in the program. The variables have Git answer it in a repository of another owner.
+BUILD     = GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*' CGO_ENABLED=0 \
+  $(GO) build -buildvcs=auto -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z_-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build the static binary bin/node-cache
-	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/node-cache ./cmd/node-cache
+	$(BUILD) -o bin/node-cache ./cmd/node-cache
 
 kubectl-node_cache: ## build the kubectl plugin bin/kubectl-node_cache
-	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/$@ ./cmd/$@
+	$(BUILD) -o bin/$@ ./cmd/$@
 
 run: build ## build, then answer the example cluster's names on 127.0.0.1:1053
 	@echo 'node-cache $(VERSION) answers DNS on 127.0.0.1:1053, UDP and TCP. In another terminal:'

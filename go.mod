@@ -2,6 +2,8 @@ module github.com/nodecache/node-cache
 
 go 1.26.0
 
+toolchain go1.26.11
+
 require (
 	github.com/KimMachineGun/automemlimit v1.0.1
 	github.com/cilium/ebpf v0.22.0

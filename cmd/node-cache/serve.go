@@ -74,7 +74,7 @@ func serve(cmd *cobra.Command, role config.Role, from *sourceFlags) error {
 		return signal.NotifyContext(ctx, syscall.SIGHUP)
 	}
 	options := agent.Options{
-		Source: origin, Role: role, Version: version, Log: cmd.ErrOrStderr(),
+		Source: origin, Role: role, Version: version, Commit: cli.Commit(), Log: cmd.ErrOrStderr(),
 		DropCapabilities: capabilities.Drop,
 	}
 	a, err := agent.NewContext(ctx, options)

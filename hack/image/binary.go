@@ -34,7 +34,7 @@ func compile(ctx context.Context, o *options, platform, program string) (*binary
 	defer func() { _ = os.RemoveAll(folder) }()
 	file := filepath.Join(folder, program)
 	ldflags := "-s -w -X main.version=" + o.version
-	if _, err := goCommand(ctx, o.root, platform, "build", "-buildvcs=false", "-trimpath", "-ldflags", ldflags, "-o", file, "./cmd/"+program); err != nil {
+	if _, err := goCommand(ctx, o.root, platform, "build", "-buildvcs=auto", "-trimpath", "-ldflags", ldflags, "-o", file, "./cmd/"+program); err != nil {
 		return nil, err
 	}
 	b := &binary{program: program, platform: platform, folders: map[string]string{}}
@@ -77,8 +77,10 @@ func goCommand(ctx context.Context, folder, platform string, args ...string) ([]
 	system, arch, _ := strings.Cut(platform, "/")
 	command := exec.CommandContext(ctx, "go", args...)
 	command.Dir = folder
+	// Git answers the go command in a repository of another owner, as in a container that builds the host's clone.
+	command.Env = append(os.Environ(), "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*")
 	// Levels of the instruction set and experiments would make another binary of the same sources.
-	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+arch, "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off")
+	command.Env = append(command.Env, "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+arch, "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off")
 	return outputOf(command)
 }
 

@@ -32,6 +32,7 @@ type Options struct {
 	Role    config.Role    // selects the defaults: an agent's or a central resolver's
 	Config  *config.Config // used when there is no source; nil: the defaults
 	Version string
+	Commit  string    // the commit that the program is built from; empty if unknown
 	Log     io.Writer // receives the log
 	// Dial opens the sockets to upstreams; nil: the net package's dialer.
 	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)

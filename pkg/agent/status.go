@@ -145,6 +145,7 @@ func (a *Agent) sample() metrics.Sample {
 	r := a.running.Load()
 	s := metrics.Sample{
 		Version:   a.options.Version,
+		Commit:    a.options.Commit,
 		NotReady:  a.notReady(),
 		Problems:  a.timeline.Current(),
 		Resolve:   a.resolver.Stats(),

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"runtime/debug"
+	"slices"
 
 	"github.com/miekg/dns"
 	"github.com/spf13/cobra"
@@ -32,6 +34,20 @@ func Root(root *cobra.Command, version string, subcommands ...*cobra.Command) *c
 // VersionText describes a program of this version.
 func VersionText(version string) string {
 	return fmt.Sprintf("node-cache %s %s %s/%s", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+// Commit returns the hash of the commit that this program is built from. It is empty if the go command did not record it, as for a
+// build of a source archive.
+func Commit() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	i := slices.IndexFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "vcs.revision" })
+	if i < 0 {
+		return ""
+	}
+	return info.Settings[i].Value
 }
 
 // AddOutput adds the flag --output.
