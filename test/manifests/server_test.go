@@ -28,7 +28,7 @@ const (
 // kept, and the pods that it would make. A field that the server does not know is an error.
 func TestServerAccepts(t *testing.T) {
 	t.Parallel()
-	all := sources(t)
+	all := append(sources(t), source{"every value", everyValue(t)})
 	c := kubetest.Start(t, kubetest.Options{})
 	createNamespaces(t, c)
 	kubectl := func(t *testing.T, input []byte, args ...string) {
@@ -38,7 +38,7 @@ func TestServerAccepts(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	kubectl(t, nil, append([]string{"create"}, operatorDefinitions(t)...)...)
+	kubectl(t, nil, append([]string{"create", "-f", "testdata/podmonitoring.yaml"}, operatorDefinitions(t)...)...)
 	kubectl(t, nil, "wait", "--for=condition=Established", "--timeout=60s", "customresourcedefinitions", "--all")
 	t.Run("a LimitRange", func(t *testing.T) {
 		t.Parallel()

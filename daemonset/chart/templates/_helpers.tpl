@@ -8,6 +8,84 @@ app.kubernetes.io/instance: {{ $root.Release.Name }}
 app.kubernetes.io/version: {{ $root.Chart.AppVersion }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
+{{- with $root.Values.commonLabels }}
+{{- include "node-cache.foreign" (list "commonLabels" .) }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Fails for a label that the chart sets itself: selectors, alerts and `kubectl node-cache` find objects by it. Takes (list KEY LABELS). */}}
+{{- define "node-cache.foreign" -}}
+{{- $key := index . 0 -}}
+{{- range $name, $_ := index . 1 -}}
+{{- if or (eq $name "helm.sh/chart") (has $name (list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/version" "app.kubernetes.io/managed-by")) -}}
+{{- fail (printf "%s: %s: the chart sets this label, by which objects are found: leave it out" $key $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* The labels of pods: that of the selector, and those of the user. Takes (list NAME KEY LABELS ROOT). */}}
+{{- define "node-cache.podLabels" -}}
+{{- include "node-cache.foreign" (list (index . 1) (index . 2)) -}}
+{{- toYaml (merge (dict "app.kubernetes.io/name" (index . 0)) (index . 2 | default dict) ((index . 3).Values.commonLabels | default dict)) -}}
+{{- end }}
+
+{{/* The annotations of an object, which win over commonAnnotations. Takes (list ROOT [ANNOTATIONS]). */}}
+{{- define "node-cache.annotations" -}}
+{{- $own := dict -}}
+{{- if gt (len .) 1 -}}
+{{- $own = index . 1 | default dict -}}
+{{- end -}}
+{{- with merge (deepCopy $own) ((index . 0).Values.commonAnnotations | default dict) }}
+  annotations: {{- toYaml . | nindent 4 }}
+{{- end -}}
+{{- end }}
+
+{{/* The names of the accounts of agents and resolvers. */}}
+{{- define "node-cache.account" -}}
+{{- .Values.serviceAccount.name | default "node-cache" -}}
+{{- end }}
+{{- define "node-cache.resolverAccount" -}}
+{{- .Values.resolver.serviceAccount.name | default "node-cache-resolver" -}}
+{{- end }}
+
+{{/* Variables of the user. One that the chart sets would be replaced. Takes (list KEY VARIABLES). */}}
+{{- define "node-cache.env" -}}
+{{- range index . 1 -}}
+{{- if has .name (list "NODE_NAME" "POD_NAME" "POD_NAMESPACE" "POD_UID" "NODE_CACHE_ADMIN") -}}
+{{- fail (printf "%s: %s: the chart sets this variable: leave it out" (index $ 0) .name) -}}
+{{- end -}}
+{{- end -}}
+{{- with index . 1 -}}
+{{- toYaml . -}}
+{{- end -}}
+{{- end }}
+
+{{/*
+What confines a container, beside what the chart sets. User, capabilities and file system are not for a value: less would stop the
+program, and it never needs more. Takes (list KEY CONTEXT).
+*/}}
+{{- define "node-cache.confinement" -}}
+{{- $known := list "appArmorProfile" "seLinuxOptions" "seccompProfile" -}}
+{{- range $name, $_ := index . 1 -}}
+{{- if not (has $name $known) -}}
+{{- fail (printf "%s.%s: the chart sets all but %s, to what the program needs and no more: leave it out" (index $ 0) $name (join ", " $known)) -}}
+{{- end -}}
+{{- end -}}
+{{- with index . 1 -}}
+{{- toYaml . -}}
+{{- end -}}
+{{- end }}
+
+{{/* The annotations by which a Prometheus without operator finds a pod, if they are asked for. Takes (list ROOT PORT). */}}
+{{- define "node-cache.scrape" -}}
+{{- $monitoring := (index . 0).Values.monitoring -}}
+{{- if and $monitoring.enabled $monitoring.scrapeAnnotations -}}
+prometheus.io/scrape: "true"
+prometheus.io/scheme: http
+prometheus.io/port: {{ index . 1 | quote }}
+prometheus.io/path: /metrics
+{{- end -}}
 {{- end }}
 
 {{/* The image, by digest or tag. Takes (list VARIANT ROOT): only agents need a variant. */}}
