@@ -3,7 +3,7 @@
 // Command image builds the container images without a container engine.
 //
 // It compiles cmd/node-cache for every architecture, puts each binary with the certificates and licences it needs into an
-// image, and writes them all as one archive in the OCI image layout, with a bill of materials for each. What it writes
+// image from scratch, and writes them all as one archive in the OCI image layout, with a bill of materials for each. What it writes
 // depends only on its flags, the sources, the versions in both go.mod files and the Go release: no time, no path and no file
 // of the machine gets into it. Only the Debian packages of the iptables variant come from elsewhere. With -release it writes
 // what else a release has: manifests, chart, kubectl plugin, manual pages, notes and checksums, and with -key signatures. image
@@ -62,10 +62,7 @@ func (o *options) tag() string {
 
 // run does what args ask for, and prints the image's reference by digest.
 func run(ctx context.Context, args []string, stdout io.Writer) error {
-	switch {
-	case len(args) == 1 && args[0] == "roots": // for the Dockerfile, whose image gets the same certificates
-		return writeRoots(stdout)
-	case len(args) == 3 && args[0] == "push":
+	if len(args) == 3 && args[0] == "push" {
 		return push(ctx, args[1], args[2], stdout)
 	}
 	o, err := parse(args)
@@ -115,7 +112,7 @@ func parse(args []string) (*options, error) {
 		return nil, err
 	}
 	if flags.NArg() > 0 {
-		return nil, fmt.Errorf("argument %q: only flags are known, push ARCHIVE NAME:TAG, and roots", flags.Arg(0))
+		return nil, fmt.Errorf("argument %q: only flags are known, and push ARCHIVE NAME:TAG", flags.Arg(0))
 	}
 	if !regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,127}$`).MatchString(o.tag()) {
 		return nil, fmt.Errorf("-version %q: no tag of an image", o.version)
