@@ -10,8 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/nodecache/node-cache/internal/kubenode"
 )
 
 // agentImage is what the manifests name.
@@ -38,12 +36,6 @@ var image = sync.OnceValues(func() (string, error) {
 	}
 	return archiveOf(agentImage), nil
 })
-
-// push sends the image to the cluster's registry, by what make push runs.
-func (b *harness) push(t *testing.T) {
-	t.Helper()
-	b.runShell(t, filepath.Join(images, "image")+" push "+archiveOf(agentImage)+" "+kubenode.Registry+strings.TrimPrefix(agentImage, "ghcr.io"))
-}
 
 // archiveOf is where the archive of an image is.
 func archiveOf(image string) string {

@@ -18,8 +18,8 @@ import (
 func TestInstall(t *testing.T) {
 	t.Parallel()
 	b := newHarness(t, kubenode.Options{ProxyMode: "iptables", Registry: true, Images: []string{writeLookupImage(t)}})
-	b.push(t)
 	blocks := readme(t)
+	b.pushImage(t, blocks[stepImage])
 	before := b.nodeStates(t)
 	ok := func(name string, step func(*testing.T)) {
 		if !t.Failed() {

@@ -7,11 +7,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nodecache/node-cache/internal/kubenode"
 )
 
 // The README's steps, which the test takes in their order.
 const (
-	stepAgents = iota
+	stepImage = iota
+	stepAgents
 	stepTry
 	stepKubelet
 	stepTune
@@ -61,6 +64,25 @@ func commands(text string) (blocks [][]string) {
 		}
 	}
 	return blocks
+}
+
+// pushImage builds the image and pushes it to the cluster's registry, by the README's commands with its address. What they write into dist
+// is removed.
+func (b *harness) pushImage(t *testing.T, block []string) {
+	t.Helper()
+	_, tag, _ := strings.Cut(agentImage, ":")
+	if was, _ := filepath.Glob(filepath.Join(repository, "dist", "*"+tag+"*")); len(was) == 0 {
+		t.Cleanup(func() {
+			made, _ := filepath.Glob(filepath.Join(repository, "dist", "*"+tag+"*"))
+			for _, file := range made {
+				_ = os.Remove(file)
+			}
+		})
+	}
+	registry := strings.NewReplacer("REGISTRY=registry.example", "REGISTRY="+kubenode.Registry+"/nodecache")
+	for _, line := range block {
+		b.runShell(t, registry.Replace(strings.TrimPrefix(line, "$ ")))
+	}
 }
 
 // fromRelease has commands use the files of a release, as the README says.
