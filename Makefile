@@ -41,8 +41,11 @@ release: ## VERSION=vX.Y.Z [KEY=cosign.key]: write everything that a release has
 	@git -c safe.directory='*' diff --quiet HEAD -- || { echo 'release: files differ from the commit: commit or revert them'; exit 1; }
 	@$(MAKE) --no-print-directory image ARGS="-release $(if $(KEY),-key '$(abspath $(KEY))') $(ARGS)"
 
-push: ## VERSION=vX.Y.Z REGISTRY=host/path: push dist/node-cache-VERSION.oci.tar, without a container engine
+push: ## VERSION=vX.Y.Z REGISTRY=host/path: push the image, and after make release the chart, without a container engine
 	cd hack/image && $(GO) run -buildvcs=false . push '../../dist/node-cache-$(VERSION).oci.tar' '$(REGISTRY)/node-cache:$(VERSION)'
+ifneq ($(wildcard dist/node-cache-chart-$(VERSION).oci.tar),)
+	cd hack/image && $(GO) run -buildvcs=false . push '../../dist/node-cache-chart-$(VERSION).oci.tar' '$(REGISTRY)/charts/node-cache:$(VERSION:v%=%)'
+endif
 
 check: ## the inner loop: run the linters, the unit tests and the scenarios
 	hack/test.sh lint unit scenarios

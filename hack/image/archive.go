@@ -15,16 +15,20 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 )
 
-// makeArchive makes a tar archive in the OCI image layout of an index and its attachments.
-func makeArchive(o *options, index v1.ImageIndex, attached []v1.Image) ([]byte, error) {
+// refName is the annotation of an entry of an image layout that has its tag.
+const refName = "org.opencontainers.image.ref.name"
+
+// makeArchive makes a tar archive in the OCI image layout of an image's index or a chart, with its names, and its attachments.
+func makeArchive(o *options, of mutate.Appendable, names map[string]string, attached []v1.Image) ([]byte, error) {
 	folder, err := os.MkdirTemp("", "node-cache-layout-")
 	if err != nil {
 		return nil, fmt.Errorf("making a folder: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(folder) }()
-	if err := writeLayout(folder, o, index, attached); err != nil {
+	if err := writeLayout(folder, of, names, attached); err != nil {
 		return nil, fmt.Errorf("writing the image layout: %w", err)
 	}
 	files, err := readTree(folder, "")
@@ -34,18 +38,19 @@ func makeArchive(o *options, index v1.ImageIndex, attached []v1.Image) ([]byte, 
 	return files.tar(o.created)
 }
 
-// writeLayout fills a folder. The named entry is the image; the others are attachments, which their subjects make known.
-func writeLayout(folder string, o *options, index v1.ImageIndex, attached []v1.Image) error {
+// writeLayout fills a folder. The first entry is the image or the chart; the others are attachments, which their subjects make known.
+func writeLayout(folder string, of mutate.Appendable, names map[string]string, attached []v1.Image) error {
 	to, err := layout.Write(folder, empty.Index)
 	if err != nil {
 		return err
 	}
-	// containerd takes the whole name from the first annotation, other programs a tag from the second.
-	names := map[string]string{
-		"io.containerd.image.name":          o.name + ":" + o.tag(),
-		"org.opencontainers.image.ref.name": o.tag(),
+	switch of := of.(type) {
+	case v1.ImageIndex:
+		err = to.AppendIndex(of, layout.WithAnnotations(names))
+	case v1.Image:
+		err = to.AppendImage(of, layout.WithAnnotations(names))
 	}
-	if err := to.AppendIndex(index, layout.WithAnnotations(names)); err != nil {
+	if err != nil {
 		return err
 	}
 	for _, artifact := range attached {

@@ -27,7 +27,7 @@ const (
 func (o *options) attach(to partial.Describable, kind types.MediaType, data []byte, notes map[string]string) (v1.Image, error) {
 	subject, err := partial.Descriptor(to)
 	if err != nil {
-		return nil, fmt.Errorf("describing the image: %w", err)
+		return nil, fmt.Errorf("describing what an attachment belongs to: %w", err)
 	}
 	artifact := mutate.MediaType(mutate.ConfigMediaType(empty.Image, kind), types.OCIManifestSchema1)
 	if artifact, err = mutate.AppendLayers(artifact, static.NewLayer(data, kind)); err != nil {
@@ -39,21 +39,21 @@ func (o *options) attach(to partial.Describable, kind types.MediaType, data []by
 	return mutate.Subject(mutate.Annotations(artifact, all), of).(v1.Image), nil
 }
 
-// attest makes the attachments of the index that say where the image is from, and with a key that it is signed. It returns the
-// statement of the first kind too.
-func (o *options) attest(index v1.ImageIndex) (provenance []byte, attached []v1.Image, err error) {
-	digest, err := index.Digest()
+// attest makes the attachments of an image's index or a chart that say where it is from, and with a key that it is signed. name is that
+// of the repository, and parameters are what it was built with. It returns the statement of the first kind too.
+func (o *options) attest(to partial.Describable, name string, parameters map[string]any) (provenance []byte, attached []v1.Image, err error) {
+	digest, err := to.Digest()
 	if err != nil {
 		return nil, nil, fmt.Errorf("computing the digest: %w", err)
 	}
-	if provenance, err = o.statement(digest, provenanceType, o.provenance()); err != nil {
+	if provenance, err = statement(name, digest, provenanceType, o.provenance(name, parameters)); err != nil {
 		return nil, nil, err
 	}
 	if o.signer == nil {
-		artifact, err := o.attach(index, statementType, provenance, map[string]string{"in-toto.io/predicate-type": provenanceType})
+		artifact, err := o.attach(to, statementType, provenance, map[string]string{"in-toto.io/predicate-type": provenanceType})
 		return provenance, []v1.Image{artifact}, err
 	}
-	signature, err := o.statement(digest, signatureType, struct{}{})
+	signature, err := statement(name, digest, signatureType, struct{}{})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -66,7 +66,7 @@ func (o *options) attest(index v1.ImageIndex) (provenance []byte, attached []v1.
 			return nil, nil, err
 		}
 		notes := map[string]string{"dev.sigstore.bundle.content": "dsse-envelope", "dev.sigstore.bundle.predicateType": s.kind}
-		artifact, err := o.attach(index, bundleType, bundle, notes)
+		artifact, err := o.attach(to, bundleType, bundle, notes)
 		if err != nil {
 			return nil, nil, err
 		}

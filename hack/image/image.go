@@ -52,11 +52,13 @@ func build(ctx context.Context, o *options, files tree) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("computing the digest: %w", err)
 	}
-	provenance, statements, err := o.attest(index)
+	provenance, statements, err := o.attest(index, o.name, map[string]any{"iptables": o.iptables})
 	if err != nil {
 		return "", err
 	}
-	archive, err := makeArchive(o, index, append(attached, statements...))
+	// containerd takes the whole name from the first annotation, other programs a tag from the second.
+	names := map[string]string{"io.containerd.image.name": o.name + ":" + o.tag(), refName: o.tag()}
+	archive, err := makeArchive(o, index, names, append(attached, statements...))
 	if err != nil {
 		return "", err
 	}

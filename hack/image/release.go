@@ -11,7 +11,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -27,10 +26,11 @@ func (o *options) addRelease(ctx context.Context, files tree, references string)
 		files[name] = node{data: data}
 		return err
 	}
-	chart, err := o.chart()
-	if err := add("node-cache-"+o.version[1:]+".tgz", chart, err); err != nil {
+	chart, err := o.addChart(files)
+	if err != nil {
 		return err
 	}
+	references += chart + "\n"
 	pages, err := o.manPages(ctx)
 	if err := add("node-cache-man.tar.gz", pages, err); err != nil {
 		return err
@@ -65,26 +65,6 @@ func (o *options) addRelease(ctx context.Context, files tree, references string)
 	}
 	signature, err := o.signer.file(sums.Bytes())
 	return add("SHA256SUMS.sigstore.json", signature, err)
-}
-
-// chart packs the chart with this version's number and image. `helm package` would write the time into it.
-func (o *options) chart() ([]byte, error) {
-	chart, err := readTree(filepath.Join(o.root, "daemonset", "chart"), "node-cache")
-	if err != nil {
-		return nil, err
-	}
-	const file = "node-cache/Chart.yaml"
-	version := regexp.MustCompile(`(?m)^version: (.*)$`).FindSubmatch(chart[file].data)
-	if version == nil {
-		return nil, fmt.Errorf("packing the chart: %s has no version", file)
-	}
-	number := regexp.MustCompile(`(?m)(^version: |\bv)` + regexp.QuoteMeta(string(version[1])) + `\b`)
-	for name, n := range chart {
-		n.data = number.ReplaceAll(n.data, []byte("${1}"+o.version[1:]))
-		n.data = bytes.ReplaceAll(n.data, []byte(imageName), []byte(o.name))
-		chart[name] = n
-	}
-	return o.pack(chart)
 }
 
 // plugin packs the kubectl plugin with its licences.

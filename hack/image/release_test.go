@@ -248,10 +248,15 @@ func distribution(t *testing.T) string {
 	return ""
 }
 
+// registries are kinds of registries, and what starts one.
+func registries() map[string]func(*testing.T) string {
+	return map[string]func(*testing.T) string{"listing referrers": listing, "distribution": distribution}
+}
+
 // checkPush pushes the archive to registries with and without a list of referrers, and reads it back.
 func checkPush(t *testing.T, archive, reference string, public *ecdsa.PublicKey) {
 	t.Helper()
-	for kind, start := range map[string]func(*testing.T) string{"listing referrers": listing, "distribution": distribution} {
+	for kind, start := range registries() {
 		t.Run("push to a registry, "+kind, func(t *testing.T) {
 			t.Parallel()
 			to := start(t) + "/team/node-cache:v1.2.3"
@@ -363,7 +368,7 @@ func TestPushRefused(t *testing.T) {
 		{"no archive", "main.go", "127.0.0.1:1/node-cache:v1", "reading the archive"},
 		{"a file outside", packed("../node-cache-outside", "x"), "127.0.0.1:1/node-cache:v1", "escapes"},
 		{"an absolute name", packed(outside, "x"), "127.0.0.1:1/node-cache:v1", "escapes"},
-		{"no image", packed("index.json", `{"schemaVersion": 2}`), "127.0.0.1:1/node-cache:v1", "no image"},
+		{"no image", packed("index.json", `{"schemaVersion": 2}`), "127.0.0.1:1/node-cache:v1", "neither image nor chart"},
 	} {
 		if err := run(t.Context(), []string{"push", tt.archive, tt.to}, io.Discard); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: error %v, want %q", tt.name, err, tt.want)
