@@ -156,7 +156,12 @@ const root = "../.."
 // content reads a file of the repository.
 func content(t *testing.T, path string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, path))
+	return readFile(t, filepath.Join(root, path))
+}
+
+func readFile(t *testing.T, path string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(path)
 	must(t, err)
 	return text
 }
