@@ -38,7 +38,7 @@ image: ## build the image dist/node-cache-VERSION.oci.tar, without a container e
 	cd hack/image && $(GO) run -buildvcs=false . -root ../.. -out ../../dist -version '$(VERSION)' -revision '$(REVISION)' -created '$(CREATED)' $(ARGS)
 
 release: ## VERSION=vX.Y.Z [KEY=cosign.key]: write everything that a release has into dist/
-	@git -c safe.directory='*' diff --quiet HEAD -- || { echo 'release: files differ from the commit: commit or revert them'; exit 1; }
+	@test -z "$$(git -c safe.directory='*' status --porcelain)" || { echo 'release: files differ from the commit, or are not in it: commit, revert or remove them'; exit 1; }
 	@$(MAKE) --no-print-directory image ARGS="-release $(if $(KEY),-key '$(abspath $(KEY))') $(ARGS)"
 
 push: ## VERSION=vX.Y.Z REGISTRY=host/path: push the image, and after make release the chart, without a container engine

@@ -4,8 +4,8 @@
 //
 // It compiles cmd/node-cache for every architecture, puts each binary with the certificates and licences it needs into an
 // image from scratch, and writes them all as one archive in the OCI image layout, with a bill of materials for each. What it writes
-// depends only on its flags, the sources, the versions in both go.mod files and the Go release: no time, no path and no file
-// of the machine gets into it. Only the Debian packages of the iptables variant come from elsewhere. With -release it writes
+// depends only on its flags, the sources with their commit and its tag, the versions in both go.mod files and the Go release: no
+// time, no path and no file of the machine gets into it. Only the Debian packages of the iptables variant come from elsewhere. With -release it writes
 // what else a release has: manifests, chart, kubectl plugin, manual pages, notes and checksums, and with -key signatures. image
 // push sends an archive to a registry.
 package main

@@ -135,7 +135,7 @@ func checkRelease(t *testing.T, out string, public *ecdsa.PublicKey) {
 	if !bytes.Contains(files["try.yaml"], []byte("kind: Pod")) {
 		t.Errorf("try.yaml: %s", files["try.yaml"])
 	}
-	if text := string(files["notes.md"]); !strings.HasPrefix(text, "# node-cache v1.2.3\n") || !strings.Contains(text, image+"@sha256:") {
+	if text := string(files["notes.md"]); !strings.HasPrefix(text, "# node-cache v1.2.3\n") || !strings.Contains(text, image+"@sha256:") || !strings.Contains(text, "ghcr.io/nodecache/charts/node-cache:1.2.3@sha256:") {
 		t.Errorf("notes.md: %s", text)
 	}
 	if page := readTar(t, unzip(t, files["node-cache-man.tar.gz"]))["man1/node-cache-query.1"]; !bytes.Contains(page, []byte(`"Nov 2023"`)) {
@@ -180,6 +180,7 @@ func TestCosign(t *testing.T) {
 	mustRun(t, arguments(repository, out, "-key", key)...)
 	registry := listing(t)
 	mustRun(t, "push", filepath.Join(out, "node-cache-v1.2.3.oci.tar"), registry+"/nodecache/node-cache:v1.2.3")
+	mustRun(t, "push", filepath.Join(out, "node-cache-chart-v1.2.3.oci.tar"), registry+"/nodecache/charts/node-cache:1.2.3")
 	der, err := x509.MarshalPKIXPublicKey(public)
 	if err != nil {
 		t.Fatal(err)
@@ -188,8 +189,8 @@ func TestCosign(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, page, _ := strings.Cut(string(mustRead(t, filepath.Join(repository, "SECURITY.md"))), "\n## Verify a release\n")
-	page = strings.NewReplacer("ghcr.io", registry, "v0.7.0", "v1.2.3", "$ cosign", "$ go run github.com/sigstore/cosign/v2/cmd/cosign@v2.6.5", "\\\n", "").Replace(page)
-	if !strings.Contains(page, " verify-attestation ") {
+	page = strings.NewReplacer("ghcr.io", registry, "0.7.0", "1.2.3", "$ cosign", "$ go run github.com/sigstore/cosign/v2/cmd/cosign@v2.6.5", "\\\n", "").Replace(page)
+	if strings.Count(page, " verify-attestation ") != 2 { // of the image and of the chart
 		t.Fatalf("SECURITY.md has no commands:\n%s", page)
 	}
 	for _, changed := range []bool{false, true} {

@@ -53,6 +53,15 @@ func TestStamp(t *testing.T) {
 	if got, want := stampOf(t, program), "v1.2.3 "+commit; got != want {
 		t.Errorf("the image's program records %q, want %q", got, want)
 	}
+	// A file that is not in the commit would be recorded as a change, so that another clone makes another release.
+	if err := os.WriteFile(filepath.Join(clone, "surplus"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	release := exec.CommandContext(t.Context(), "make", "release", "VERSION=v1.2.3")
+	release.Dir = clone
+	if out, err := release.CombinedOutput(); err == nil || !strings.Contains(string(out), "release: files differ from the commit") {
+		t.Errorf("make release with a file that is in no commit: %v\n%s", err, out)
+	}
 }
 
 // stampOf returns what `go version -m` shows of a program: the version and the commit.
