@@ -73,5 +73,5 @@ func (r *Resolver) CountCopies(rrtype uint16, rcode int, ipv4, ipv6 uint64) {
 	c.each[at].Add(ipv4)
 	c.each[at+typeClassCount].Add(ipv6)
 	c.each[responseCounter(SourceKernel, rcode)].Add(ipv4 + ipv6)
-	c.took(0, ipv4+ipv6)
+	c.took(timed(SourceKernel), 0, ipv4+ipv6)
 }

@@ -199,6 +199,7 @@ const (
 // a low quantile of the last numRecent samples, which cover a second or more.
 type latency struct {
 	srtt       time.Duration // smoothed round trip, including penalties; 0: unknown
+	answers    time.Duration // smoothed round trip of answers alone, for people; 0: unknown
 	p95        time.Duration // approximate p95 of recent round trips; 0: unknown
 	samples    uint8         // round trips observed, counted up to minSamples
 	typical    time.Duration // the sample above the lowest third of recent; 0: unknown
@@ -211,17 +212,21 @@ type latency struct {
 // observe adds a round trip (RFC 6298 section 2.3). stale says that the previous value is too old to be used.
 func (l *latency) observe(rtt time.Duration, stale bool) {
 	rtt = max(rtt, 1) // 0 means unknown
-	if l.srtt == 0 || stale {
-		l.srtt = rtt
-	} else {
-		l.srtt = max(l.srtt+(rtt-l.srtt)/8, 1)
-	}
+	l.srtt, l.answers = smooth(l.srtt, rtt, stale), smooth(l.answers, rtt, stale)
 	if l.samples < minSamples {
 		l.samples++
 		l.p95 = max(l.p95, rtt)
 		return
 	}
 	l.trackP95(rtt)
+}
+
+// smooth returns the smoothed round trip after one more.
+func smooth(before, rtt time.Duration, stale bool) time.Duration {
+	if before == 0 || stale {
+		return rtt
+	}
+	return max(before+(rtt-before)/8, 1)
 }
 
 // trackP95 moves the p95 estimate: up by nineteen steps for a sample above it, down by one step for one below.

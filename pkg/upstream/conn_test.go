@@ -70,7 +70,7 @@ func TestTCPInflightLimit(t *testing.T) {
 		if got, want := failures(p), "limit=156"; got != want {
 			t.Errorf("failures %q, want %q", got, want)
 		}
-		if got, want := p.Stats().Servers[0].SRTT, 50*time.Millisecond; got != want {
+		if got, want := p.Penalized(0), 50*time.Millisecond; got != want {
 			t.Errorf("srtt %v, want %v without a penalty", got, want)
 		}
 	})

@@ -577,7 +577,7 @@ func (e *endpoint) stats() ServerStats {
 	}
 	now := e.Now()
 	e.mu.Lock()
-	s.SRTT, s.P95 = e.latency.srtt, e.latency.p95
+	s.SRTT, s.P95 = e.latency.answers, e.latency.p95
 	if s.Erring = e.errorRun.shows(now); s.Erring {
 		s.Cause = e.errorRun.cause
 	}

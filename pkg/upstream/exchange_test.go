@@ -283,7 +283,7 @@ func TestExchangeDeadline(t *testing.T) {
 			t.Errorf("outcome %q, error %v, want a timeout at the deadline", got, err)
 		}
 		assert.Equal(t, "failures", "", failures(p))
-		if got := p.Stats().Servers[0].SRTT; got != 0 {
+		if got := p.Penalized(0); got != 0 {
 			t.Errorf("srtt %v, want no penalty", got)
 		}
 	})

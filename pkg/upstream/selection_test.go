@@ -76,9 +76,10 @@ func TestPenalty(t *testing.T) {
 				clients.Go(func() { askFor(t, p, time.Second) })
 			}
 			clients.Wait()
-			got = append(got, p.Stats().Servers[0].SRTT)
+			got = append(got, p.Penalized(0))
 		}
 		assert.Same(t, "srtt", want, got)
+		assert.Equal(t, "smoothed time of answers", 0, p.Stats().Servers[0].SRTT)
 	})
 }
 

@@ -24,7 +24,7 @@ type ServerStats struct {
 	Requests    uint64                     // attempts; TCP after a truncated answer is part of its attempt
 	Failures    [NumCauses]uint64          // failures by Cause; one attempt may count several
 	Truncated   uint64                     // UDP answers with TC set
-	SRTT        time.Duration              // smoothed round trip, including penalties; 0: unknown
+	SRTT        time.Duration              // smoothed round trip of good answers, without penalties; 0: unknown
 	P95         time.Duration              // approximate p95 of recent round trips; 0: unknown
 	RTTs        [len(rttBounds) + 1]uint64 // good answers by round trip, see RTTBounds; the last bucket has no bound
 	RTTSum      time.Duration              // sum of these round trips

@@ -72,9 +72,9 @@ func TestBadMessageFirst(t *testing.T) {
 						t.Errorf("outcome %q after %v, want %q after %v", got, time.Since(start), want, took)
 					}
 					assert.Equal(t, "failures", counted, failures(p))
-					if got := p.Stats().Servers[0]; got.Requests != requests || got.SRTT != srtt || s.Connections() > 1 {
+					if got := p.Stats().Servers[0]; got.Requests != requests || p.Penalized(0) != srtt || s.Connections() > 1 {
 						t.Errorf("%d requests, srtt %v, %d connections, want %d, %v and one at most",
-							got.Requests, got.SRTT, s.Connections(), requests, srtt)
+							got.Requests, p.Penalized(0), s.Connections(), requests, srtt)
 					}
 				})
 			})

@@ -138,13 +138,13 @@ func exampleServer(t *testing.T) (address string) {
 			if i > 380 && i < 430 { // while the upstream is slow
 				misses *= 6
 				st.Responses[resolve.SourceFailure][wire.RcodeServFail] += 20
-				st.Durations[13] += misses / 3
+				st.Durations[resolve.SourceUpstream].Replies[13] += misses / 3
 			}
 			st.Queries[0][0][0] += queries
 			st.Responses[resolve.SourceCache][wire.RcodeSuccess] += queries - misses
 			st.Responses[resolve.SourceUpstream][wire.RcodeSuccess] += misses
-			st.Durations[0] += queries - misses
-			st.Durations[6] += misses
+			st.Durations[resolve.SourceCache].Replies[0] += queries - misses
+			st.Durations[resolve.SourceUpstream].Replies[6] += misses
 		}
 		ended := time.Now()
 		now = func() time.Time { return ended }

@@ -116,8 +116,12 @@ func (t *table) addQueries(r *resolve.Stats) {
 		}
 	}
 	bounds := resolve.Buckets()
-	t.add(histogram, "request_duration_seconds", "Time from a query's arrival to its response.").
-		durations(r.Durations[:], bounds[:], r.Total)
+	h := t.add(histogram, "request_duration_seconds", "Time from a query's arrival to its response. kernel counts as 0, in other.",
+		label{"source", resolve.TimedSources()})
+	for i, source := range resolve.TimedSources() {
+		d := &r.Durations[i]
+		h.durations(d.Replies[:], bounds[:], d.Total, source)
+	}
 	t.total("dropped_total", "Packets dropped without a response: shorter than a DNS header, or responses themselves.", r.Dropped)
 	t.total("malformed_total", "Packets answered FORMERR.", r.Malformed)
 	t.total("rewritten_total", "Queries whose name a rewrite rule changed.", r.Rewritten)

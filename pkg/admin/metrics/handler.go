@@ -37,6 +37,7 @@ func Handler(c *Collector, log *slog.Logger) (http.Handler, error) {
 		ErrorHandling:       promhttp.ContinueOnError,
 		ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelError),
 		MaxRequestsInFlight: maxScrapes,
+		EnableOpenMetrics:   true,
 		OfferedCompressions: []promhttp.Compression{promhttp.Identity, promhttp.Gzip},
 	}), nil
 }

@@ -68,6 +68,24 @@ func TestHandlerEncodings(t *testing.T) {
 	}
 }
 
+// TestHandlerFormats serves OpenMetrics to a scraper that asks for it.
+func TestHandlerFormats(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ accept, want, bucket, end string }{
+		{"application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5", "application/openmetrics-text; version=1.0.0", `le="1.0"`, "\n# EOF\n"},
+		{"text/plain;version=0.0.4", "text/plain; version=0.0.4", `le="1"`, "\n"},
+	} {
+		w := scrape(t, collector(distinct()), nil, "Accept", tc.accept)
+		body := w.Body.String()
+		if got := w.Header().Get("Content-Type"); !strings.HasPrefix(got, tc.want) {
+			t.Errorf("format %q, want %q", got, tc.want)
+		}
+		if bucket := `nodecache_request_duration_seconds_bucket{source="stale",` + tc.bucket; !strings.Contains(body, bucket) || !strings.HasSuffix(body, tc.end) {
+			t.Errorf("%s has no %s, or does not end with %q", tc.want, bucket, tc.end)
+		}
+	}
+}
+
 // TestHandlerSurvivesPanic has a defect in the function that reads the sample.
 func TestHandlerSurvivesPanic(t *testing.T) {
 	t.Parallel()

@@ -135,7 +135,9 @@ func distinct() metrics.Sample {
 		Etcd:   new(numbered[etcd.Stats](7600)),
 	}
 	s.Etcd.Synced = true
-	s.Resolve.Total = 1500 * time.Millisecond
+	for i := range s.Resolve.Durations {
+		s.Resolve.Durations[i].Total = time.Duration(i+1) * 1500 * time.Millisecond
+	}
 	s.Probes[0].Label, s.Probes[0].Known, s.Probes[0].Up = "cluster", true, true
 	h := numbered[handover.Stats](7200)
 	h.Taken, h.Listening, h.Given = handover.OutcomeTaken, true, true

@@ -140,7 +140,7 @@ func (t *table) addUpstreams(list []upstreamSeries) {
 		func(u *upstream.ServerStats) uint64 { return u.Won })
 	total("upstream_explorations_total", "Exchanges that only measure the upstream.",
 		func(u *upstream.ServerStats) uint64 { return u.Explored })
-	latency := t.add(gauge, "upstream_latency_seconds", "Smoothed response time with penalties for failures; of a service's fastest endpoint.", zone, name)
+	latency := t.add(gauge, "upstream_latency_seconds", "Smoothed time of good answers; of a service's fastest endpoint.", zone, name)
 	late := t.add(gauge, "upstream_late_seconds", "p95 of recent response times; of a service's fastest endpoint. Longer exchanges are hedged.", zone, name)
 	level("upstream_outstanding", "Exchanges in flight.", func(u *upstream.ServerStats) int { return u.Outstanding })
 	servers := t.add(gauge, "upstream_servers", "Servers of an upstream. errors: its latest answers are errors; failing: asked last; down: only probed; looped: leads back to this agent.", zone, name, label{"state", states})

@@ -23,12 +23,17 @@ type sample struct {
 	queries       uint64
 	failed        uint64 // replies with SERVFAIL
 	hits, answers uint64
-	durations     [len(resolve.Stats{}.Durations)]uint64
+	durations     [len(resolve.Durations{}.Replies)]uint64
 }
 
 func sampleOf(st *resolve.Stats, at time.Time) sample {
-	s := sample{at: at, queries: status.Total(st), durations: st.Durations}
+	s := sample{at: at, queries: status.Total(st)}
 	s.hits, s.answers = status.Hits(st)
+	for i := range st.Durations {
+		for bucket, n := range st.Durations[i].Replies {
+			s.durations[bucket] += n
+		}
+	}
 	for i := range st.Responses {
 		s.failed += st.Responses[i][wire.RcodeServFail]
 	}

@@ -33,9 +33,9 @@ func count(st *resolve.Stats, hits, misses, failures uint64) {
 	st.Responses[resolve.SourceCache][wire.RcodeSuccess] += hits
 	st.Responses[resolve.SourceUpstream][wire.RcodeSuccess] += misses
 	st.Responses[resolve.SourceFailure][wire.RcodeServFail] += failures
-	st.Durations[0] += hits
-	st.Durations[8] += misses
-	st.Durations[15] += failures
+	st.Durations[resolve.SourceCache].Replies[0] += hits
+	st.Durations[resolve.SourceUpstream].Replies[8] += misses
+	st.Durations[resolve.SourceFailure].Replies[15] += failures
 }
 
 // TestPlots runs the history in virtual time and reads the text alternatives of its plots.
