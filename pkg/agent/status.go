@@ -90,7 +90,7 @@ func (a *Agent) status() status.Status {
 	r, now := a.running.Load(), time.Now()
 	watched := cmp.Or(r.cluster.SourceStats(), new(watch.Stats))
 	s := status.Status{
-		State: "ready", Version: a.options.Version, NodeName: nodeName(), Up: *status.Seconds(now.Sub(a.started).Truncate(time.Second)),
+		State: "ready", Version: a.options.Version, NodeName: nodeName(), ClusterName: r.config.Admin.ClusterName, Up: *status.Seconds(now.Sub(a.started).Truncate(time.Second)),
 		Foreign:  a.servers.foreign.Status(),
 		Config:   a.config.status(r.needRestart),
 		Queries:  status.QueriesOf(a.resolver.Stats()),
@@ -146,6 +146,8 @@ func (a *Agent) sample() metrics.Sample {
 	s := metrics.Sample{
 		Version:   a.options.Version,
 		Commit:    a.options.Commit,
+		Node:      nodeName(),
+		Cluster:   r.config.Admin.ClusterName,
 		NotReady:  a.notReady(),
 		Problems:  a.timeline.Current(),
 		Resolve:   a.resolver.Stats(),

@@ -411,6 +411,8 @@ type Admin struct {
 	Socket string `yaml:"socket" format:"socket"`
 	// Host names in URLs, besides IP addresses and `localhost`. Others are refused, against DNS rebinding.
 	Hosts []string `yaml:"hosts" format:"host"` // lower-case, without a dot at the end
+	// The name of the cluster on the web page, in /status and in `nodecache_node_info`.
+	ClusterName string `yaml:"clusterName" format:"text"`
 }
 
 // Probe is an item of probes. [DefaultProbe] has the value of every absent key.

@@ -37,6 +37,7 @@ const prefix = "nodecache_"
 // A Sample holds what one scrape shows. A part that is nil is not configured and has no series.
 type Sample struct {
 	Version, Commit string                // Commit is empty if unknown
+	Node, Cluster   string                // their names; Cluster is empty if not configured
 	Problems        map[status.Reason]int // problems that last
 	NotReady        error                 // why /readyz fails; nil: ready
 	Resolve         resolve.Stats

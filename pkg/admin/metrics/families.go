@@ -94,6 +94,8 @@ func (t *table) addAll(s *Sample, upstreams []upstreamSeries) {
 	t.addPanics(s)
 	t.add(gauge, "build_info", "The version.", label{name: "version"}, label{name: "commit"}, label{name: "goversion"}).
 		put(1, s.Version, s.Commit, runtime.Version())
+	t.add(gauge, "node_info", "The names of the node and of the cluster (admin.clusterName).", label{name: "node_name"}, label{name: "cluster_name"}).
+		put(1, s.Node, s.Cluster)
 }
 
 func (t *table) addQueries(r *resolve.Stats) {

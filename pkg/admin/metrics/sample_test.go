@@ -96,7 +96,7 @@ func watched() watch.Stats {
 func distinct() metrics.Sample {
 	held, source, link, rules := numbered[zone.Stats](8000), watched(), linked(), intercepted()
 	s := metrics.Sample{
-		Version: "v1.2.3", Commit: "0123abc",
+		Version: "v1.2.3", Commit: "0123abc", Node: "worker-3", Cluster: "west",
 		Resolve: numbered[resolve.Stats](1000),
 		Cache:   numbered[cache.Stats](2000),
 		Snapshot: &snapshot.Stats{

@@ -23,28 +23,29 @@ import (
 
 // A Status is the response of /status.
 type Status struct {
-	State     string           `json:"state"` // "ready", or "not ready: " and the reason
-	Version   string           `json:"version"`
-	NodeName  string           `json:"nodeName"`
-	Up        float64          `json:"upSeconds"` // since the start
-	Addresses []string         `json:"addresses"`
-	Foreign   []Socket         `json:"foreignSockets,omitempty"` // sockets of other processes at these addresses
-	Problems  []Problem        `json:"problems,omitempty"`       // problems for the operator
-	Timeline  []TimelineEntry  `json:"timeline,omitempty"`       // problems of the last hour, the latest first
-	Config    Config           `json:"config"`
-	Queries   Queries          `json:"queries"`
-	Cache     Cache            `json:"cache"`
-	Static    *localdata.Stats `json:"static,omitempty"`   // nil: there are neither hosts nor templates
-	Block     *blocklist.Stats `json:"block,omitempty"`    // nil: there are no block lists
-	Etcd      *etcd.Stats      `json:"etcd,omitempty"`     // nil: etcd.endpoints is not set
-	Snapshot  *Snapshot        `json:"snapshot,omitempty"` // nil: snapshot.folder is not set
-	Memory    Memory           `json:"memory"`
-	Upstreams []Upstream       `json:"upstreams"`
-	Probes    []Probe          `json:"probes,omitempty"`
-	Handover  *Handover        `json:"handover,omitempty"` // nil: handover.socket is not set
-	Kernel    *Kernel          `json:"kernel,omitempty"`   // nil: kernel.hits was off at the start
-	Node      *Node            `json:"node,omitempty"`     // nil: neither link nor interception is managed
-	Cluster   *Cluster         `json:"cluster,omitempty"`  // nil: cluster.resolver is none
+	State       string           `json:"state"` // "ready", or "not ready: " and the reason
+	Version     string           `json:"version"`
+	NodeName    string           `json:"nodeName"`
+	ClusterName string           `json:"clusterName,omitempty"` // admin.clusterName
+	Up          float64          `json:"upSeconds"`             // since the start
+	Addresses   []string         `json:"addresses"`
+	Foreign     []Socket         `json:"foreignSockets,omitempty"` // sockets of other processes at these addresses
+	Problems    []Problem        `json:"problems,omitempty"`       // problems for the operator
+	Timeline    []TimelineEntry  `json:"timeline,omitempty"`       // problems of the last hour, the latest first
+	Config      Config           `json:"config"`
+	Queries     Queries          `json:"queries"`
+	Cache       Cache            `json:"cache"`
+	Static      *localdata.Stats `json:"static,omitempty"`   // nil: there are neither hosts nor templates
+	Block       *blocklist.Stats `json:"block,omitempty"`    // nil: there are no block lists
+	Etcd        *etcd.Stats      `json:"etcd,omitempty"`     // nil: etcd.endpoints is not set
+	Snapshot    *Snapshot        `json:"snapshot,omitempty"` // nil: snapshot.folder is not set
+	Memory      Memory           `json:"memory"`
+	Upstreams   []Upstream       `json:"upstreams"`
+	Probes      []Probe          `json:"probes,omitempty"`
+	Handover    *Handover        `json:"handover,omitempty"` // nil: handover.socket is not set
+	Kernel      *Kernel          `json:"kernel,omitempty"`   // nil: kernel.hits was off at the start
+	Node        *Node            `json:"node,omitempty"`     // nil: neither link nor interception is managed
+	Cluster     *Cluster         `json:"cluster,omitempty"`  // nil: cluster.resolver is none
 }
 
 // A TimelineEntry is a problem, or something that the operator may want to know, from its begin to its end.
