@@ -52,7 +52,7 @@ func (s *Server) pages() []Page {
 	}
 	if s.cfg.Top != nil {
 		list = append(list, Page{
-			"/top", "queries of the pods of the node, with pods.identity; /top?by=name: also of names", true,
+			"/top", "queries of the pods of the node, with pods.identity; /top?by=name: also of names; /top?by=recent: of the last ten minutes", true,
 			s.cachePage(func(given url.Values) (any, error) { return s.cfg.Top(given.Get("by")) }, "by"),
 		})
 	}

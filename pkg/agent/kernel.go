@@ -26,6 +26,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // kernelHits makes the kernel answer cache hits, if the configuration asked for that at the start and the kernel supports it.
@@ -223,15 +224,22 @@ func (h *kernelHits) count(hits kernelhits.Hits) {
 	if hits.Source == resolve.SourceCache {
 		r.cache.AddHits(hits.Key, hits.IPv4+hits.IPv6)
 	}
+	name := hits.Key[:len(hits.Key)-3]
+	recent := resolve.RecentCounts{Queries: uint32(hits.IPv4 + hits.IPv6)} //nolint:gosec // of a second
+	if hits.Inside && hits.Rcode == wire.RcodeNXDomain {
+		recent.Search = recent.Queries
+	}
+	h.resolver.CountRecent(netip.Addr{}, name, recent)
 	if r.cluster.Pods != nil {
 		var c pods.Counts
 		c.Count(hits.IPv4+hits.IPv6, pods.FromMemory, hits.Rcode, hits.Inside, hits.Bytes)
-		r.cluster.Pods.CountName(hits.Key[:len(hits.Key)-3], &c)
+		r.cluster.Pods.CountName(name, &c)
 	}
 }
 
 // attribute adds hits that the kernel answered for one client to the counters of that client's pod.
 func (h *kernelHits) attribute(c kernelhits.Client) {
+	h.resolver.CountRecent(c.Addr, nil, resolve.RecentCounts{Queries: uint32(c.Answered), Search: uint32(c.Searched)}) //nolint:gosec // of a second
 	if index := h.running.Load().cluster.Pods; index != nil {
 		_, usage := index.UsageOf(c.Addr)
 		usage.Add(&pods.Counts{pods.FromMemory: c.Answered, pods.Denied: c.Denied, pods.Searched: c.Searched, pods.Bytes: c.Bytes})

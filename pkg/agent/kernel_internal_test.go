@@ -100,7 +100,7 @@ func TestKernelCounts(t *testing.T) {
 	assert.NoError(t, err)
 	r := a.running.Load()
 	h, known := &a.kernel, netip.MustParseAddr("10.1.2.3")
-	h.count(kernelhits.Hits{IPv4: 1}) // without an index of pods
+	h.count(kernelhits.Hits{Key: []byte("\x01a\x00\x00\x01\x00"), IPv4: 1}) // without an index of pods
 	h.attribute(kernelhits.Client{Addr: known, Answered: 1})
 	r.cluster.Pods = pods.NewIndex(time.Minute, nil)
 	r.cluster.Pods.Put(&pods.Pod{Namespace: "shop", Name: "web", Addrs: []netip.Addr{known}})
@@ -121,6 +121,14 @@ func TestKernelCounts(t *testing.T) {
 			{Name: "c.", Counts: top.Counts{Queries: 1, NXDomain: 1, Search: 1, Bytes: 10}},
 		},
 	}, page)
+	recent := status.RecentOf(r.cluster.Pods, a.resolver, time.Now())
+	assert.Same(t, "of the last ten minutes", &top.Recent{
+		Stale:   true,
+		Clients: []top.RecentRow{{Client: "shop/web", Queries: 6, Search: 3}, {Client: "10.1.2.4", Queries: 3, Search: 1}},
+		Names:   []top.RecentRow{{Name: "a.", Queries: 6}, {Name: "b.", Queries: 2}, {Name: "c.", Queries: 1, Search: 1}},
+		Pairs:   []top.RecentRow{},
+		Slow:    []top.SlowReply{},
+	}, recent)
 	assert.Equal(t, "hits of the cache", uint64(7), r.cache.Stats().Hits)
 }
 

@@ -169,6 +169,7 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 		return err
 	}
 	index := func() *pods.Index { return a.running.Load().cluster.Pods }
+	recent := func() *top.Recent { return status.RecentOf(index(), a.resolver, time.Now()) }
 	a.page, err = page.New(page.Config{
 		Status:     a.Status,
 		Stats:      func() resolve.Stats { return a.resolver.Stats() },
@@ -200,7 +201,7 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 		},
 		Cache:  status.CachePages(func() *cache.Cache { return a.running.Load().cache }, a.kernel.has, a.log),
 		Kernel: kernel,
-		Top:    status.TopPage(index),
+		Top:    status.TopPage(index, recent),
 		Watch:  status.WatchPage(&a.watchers, index, logging.JSONOptions(slog.LevelInfo)),
 		Front:  a.page.Serve,
 		Checks: a.checks,

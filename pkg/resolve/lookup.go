@@ -285,3 +285,11 @@ func (l *lookup) addSubnetToKey() {
 		l.AddSubnetToKey()
 	}
 }
+
+// canonical returns the canonical query name.
+func canonical(room *[wire.MaxName]byte, ask *wire.Question) []byte {
+	question := ask.QuestionSection()
+	name := room[:len(question)-4]
+	wire.Canonical(name, question[:len(name)])
+	return name
+}

@@ -345,14 +345,6 @@ func (w *restorer) renameBack(dst, name []byte) ([]byte, bool) {
 	return append(append(dst, name[:kept]...), w.asked...), true
 }
 
-// canonical returns the canonical query name.
-func canonical(room *[wire.MaxName]byte, ask *wire.Question) []byte {
-	question := ask.QuestionSection()
-	name := room[:len(question)-4]
-	wire.Canonical(name, question[:len(name)])
-	return name
-}
-
 // restoreDNS64 handles the answer to the AAAA or the A query. It returns needsRetry if A records must be
 // queried first, restored with the answer for the client in w.held, or failed.
 func (w *restorer) restoreDNS64(d *redirect, failure bool, msg []byte) restoreState {

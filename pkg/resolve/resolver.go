@@ -37,6 +37,7 @@ type Resolver struct {
 	workerPool sync.Pool      // *Worker elements for DNS64 retries and walks
 	counts     counters
 	failures   failures
+	recent     recent
 }
 
 // New returns a resolver.
@@ -53,6 +54,7 @@ func New(cfg Config) (*Resolver, error) {
 	}
 	r.queries.init()
 	r.cuts.seed = maphash.MakeSeed()
+	r.recent.init()
 	r.Swap(cfg.Plan)
 	return r, nil
 }

@@ -201,11 +201,11 @@ func (t *tally) response(source Source, rcode int) {
 	t.each[responseCounter(source, rcode)]++
 }
 
-// flush adds the counts of the batch, done at now, to c. The replies of a batch are sent together, so
-// all of them took as long as the batch.
-func (t *tally) flush(c *counters, now time.Time) {
+// flush adds the counts of the batch, done at now, to c, and returns the number of its replies. The replies of a batch are sent
+// together, so all of them took as long as the batch.
+func (t *tally) flush(c *counters, now time.Time) (total uint32) {
 	if !t.touched {
-		return
+		return 0
 	}
 	var replies [timedCount]uint64
 	for i, n := range t.each[:] {
@@ -214,6 +214,7 @@ func (t *tally) flush(c *counters, now time.Time) {
 		}
 		c.each[i].Add(uint64(n))
 		if i >= countResponses {
+			total += n
 			replies[timed(Source((i-countResponses)/rcodeCount))] += uint64(n) //nolint:gosec // below sourceCount
 		}
 	}
@@ -223,6 +224,7 @@ func (t *tally) flush(c *counters, now time.Time) {
 		}
 	}
 	*t = tally{}
+	return total
 }
 
 // typeClass returns the index into TypeClasses.

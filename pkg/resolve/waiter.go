@@ -76,6 +76,7 @@ func (r *Resolver) reply(plan *Plan, w *waiter, source Source, d *detail, msg []
 	rcode := int(msg[3] & 0x0f)
 	took := now.Sub(r.epoch) - w.since
 	r.counts.response(source, rcode, took)
+	r.addMiss(plan, &w.ask, w.addr, source, rcode, took, now)
 	if source == SourceFailure {
 		r.failures.add(plan, &w.ask, w.addr)
 	}

@@ -21,6 +21,7 @@ type Worker struct {
 	restorer   restorer
 	rotation   uint32 // counts zone answers, to rotate their addresses
 	tally      tally
+	sampler    sampler
 	rule       blocklist.Rule // the rule of the last reply with SourceBlock
 	batch      wire.SendBatch // upstream queries and replies to send at the end of the batch
 	spareQuery *inFlight      // used for the next in-flight query that starts; nil: not allocated
@@ -92,7 +93,7 @@ func (w *Worker) Flush(now time.Time) {
 		w.walker.Flush(now)
 	}
 	w.batch.Flush()
-	w.tally.flush(&w.r.counts, now)
+	w.sampler.mean = w.tally.flush(&w.r.counts, now)
 }
 
 // withWorker calls do with a cleared query of a pooled worker, for a client whose query arrived elapsed ago.
@@ -203,6 +204,9 @@ func (q *query) finishReply(source Source, dst []byte, start int) ([]byte, wire.
 	}
 	rcode := int(dst[start+3] & 0x0f)
 	q.worker.tally.response(source, rcode)
+	if n := q.worker.sampler.next(); n > 0 {
+		q.worker.r.addRecent(q.plan, &q.Question, q.from.Addr.Addr(), source, rcode, n, 0, q.now)
+	}
 	if source == SourceFailure {
 		q.worker.r.failures.add(q.plan, &q.Question, q.from.Addr.Addr())
 	}

@@ -31,8 +31,8 @@ func TestJourneys(t *testing.T) {
 		name, idle string
 		files      int // the most that it may cross
 	}{
-		"A hit over UDP":                     {"hit", "idle", 11},
-		"A miss, asked of a resolver by TCP": {"miss", "idle", 29},
+		"A hit over UDP":                     {"hit", "idle", 12},
+		"A miss, asked of a resolver by TCP": {"miss", "idle", 30},
 		"A reload":                           {"reload", "idle", 24},
 		"An event of the API server":         {"event", "calm", 24},
 	} {

@@ -35,3 +35,34 @@ type Counts struct {
 	Bytes    uint64  `json:"bytes"`         // bytes of the replies
 	Waited   float64 `json:"waitedSeconds"` // time until the replies, which is 0 for those from memory
 }
+
+// Recent is what clients have asked in the last ten minutes: the response of /top?by=recent. Each list has the most queries first.
+// Hits are sampled while there are many.
+type Recent struct {
+	Stale   bool        `json:"stale,omitempty"` // the pods were not confirmed for cluster.staleAfter
+	Clients []RecentRow `json:"clients"`
+	Names   []RecentRow `json:"names"`
+	Pairs   []RecentRow `json:"pairs"` // a client's queries for a name
+	Slow    []SlowReply `json:"slow"`  // the slowest reply of each minute of the last hour, the slowest first
+}
+
+// A SlowReply is the slowest reply of a minute.
+type SlowReply struct {
+	Time   string  `json:"time"` // RFC 3339
+	Took   float64 `json:"tookSeconds"`
+	Client string  `json:"client"` // as in RecentRow
+	Name   string  `json:"name"`
+	Failed bool    `json:"failed,omitempty"` // SERVFAIL
+}
+
+// A RecentRow is a client, a name, or both.
+type RecentRow struct {
+	Client   string  `json:"client,omitempty"`   // its pod as namespace/name, else its address
+	Workload string  `json:"workload,omitempty"` // the pod's controller, such as Deployment/web
+	Name     string  `json:"name,omitempty"`     // with a final dot
+	Queries  uint32  `json:"queries"`
+	Upstream uint32  `json:"upstream"` // answered by an upstream, not from memory
+	Search   uint32  `json:"search"`   // NXDOMAIN of names in the cluster domain: most are a name with a search suffix
+	Failed   uint32  `json:"failed"`   // SERVFAIL
+	Slowest  float64 `json:"slowestSeconds"`
+}
