@@ -173,7 +173,7 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 	a.page, err = page.New(page.Config{
 		Status:     a.Status,
 		Stats:      func() resolve.Stats { return a.resolver.Stats() },
-		Top:        func() *top.Page { return status.TopOf(index(), true) },
+		Recent:     recent,
 		SearchPath: func() bool { return a.Config().Pods.SearchPath },
 		Now:        time.Now,
 	})

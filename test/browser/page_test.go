@@ -3,6 +3,7 @@
 package browser
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -78,6 +79,7 @@ func TestPage(t *testing.T) {
 	p.await("main", "1 queries")
 	ask(t, addr, "long.e2e.test.")
 	proctest.Figure(t, "a query is shown after %s", p.await("main", "2 queries, 50 % hits").Round(10*time.Millisecond))
+	p.await("section[aria-labelledby=top] table:last-of-type tbody", "long.e2e.test.\n127.0.0.1\n\t2\t50 %") // without pods.identity
 	p.checkQuiet()
 
 	upstream.Kill()
@@ -108,24 +110,18 @@ func exampleServer(t *testing.T) (address string) {
 	text, err := os.ReadFile("../../pkg/admin/testdata/status.json")
 	assert.NoError(t, err)
 	assert.NoError(t, json.Unmarshal(text, &s))
+	for i := range s.Timeline {
+		if e := &s.Timeline[i]; e.Reason == status.UpstreamDown && e.Until == "" {
+			e.Failed, e.Clients = 1019, []status.FailedClient{{Client: "shop/web-5d4f8c7b9-x2x7q", Name: "api.example.com."}}
+		}
+	}
 	var st resolve.Stats
 	now := time.Now
+	shift := time.Date(2026, 11, 21, 1, 10, 0, 0, time.UTC).Sub(time.Date(2000, 1, 1, 0, 10, 0, 0, time.UTC)) // from virtual time to that of the example
 	p, err := page.New(page.Config{
 		Status: func() status.Status { return s }, Stats: func() resolve.Stats { return st },
-		SearchPath: func() bool { return false }, Now: func() time.Time { return now() },
-		Top: func() *top.Page {
-			return &top.Page{
-				Pods: []top.Row{
-					{Namespace: "shop", Pod: "db-0", Workload: "StatefulSet/db", Counts: top.Counts{Queries: 21406, Upstream: 871, Search: 428}},
-					{Namespace: "shop", Pod: "web-5d4f8c7b9-x2x7q", Workload: "Deployment/web", Counts: top.Counts{Queries: 160210, Upstream: 3110, Search: 126566, Failed: 19}},
-				},
-				Unknown: top.Counts{Queries: 1056, Failed: 2},
-				Names: []top.Name{
-					{Name: "db.shop.svc.cluster.local.", Counts: top.Counts{Queries: 41871}},
-					{Name: "api.example.com.", Counts: top.Counts{Queries: 12031, Upstream: 871, Failed: 21}},
-				},
-			}
-		},
+		SearchPath: func() bool { return false }, Now: func() time.Time { return now().Add(shift) },
+		Recent: recent,
 	})
 	assert.NoError(t, err)
 	synctest.Test(t, func(t *testing.T) {
@@ -153,6 +149,7 @@ func exampleServer(t *testing.T) (address string) {
 	a, err := admin.New(admin.Config{
 		Addr: netip.MustParseAddrPort("127.0.0.1:0"), Socket: socket, Metrics: http.NotFoundHandler(),
 		Ready: func() error { return nil }, Status: func(bool) any { return s }, Front: p.Serve, Watch: watch,
+		Top: func(string) (any, error) { return recent(), nil },
 	})
 	assert.NoError(t, err)
 	assert.NoError(t, a.Listen(t.Context()))
@@ -166,10 +163,42 @@ func exampleServer(t *testing.T) (address string) {
 	return proctest.PageURL(t, socket)
 }
 
+// recent is what the pods of the example asked.
+func recent() *top.Recent {
+	const (
+		web, db = "shop/web-5d4f8c7b9-x2x7q", "shop/db-0"
+		api     = "api.example.com."
+	)
+	return &top.Recent{
+		Clients: []top.RecentRow{
+			{Client: web, Workload: "Deployment/web", Queries: 160210, Upstream: 3110, Search: 126566, Failed: 1019, Slowest: 4.004},
+			{Client: db, Workload: "StatefulSet/db", Queries: 21406, Upstream: 871, Search: 428, Slowest: 0.0312},
+			{Client: "10.0.0.9", Queries: 1056, Failed: 2, Slowest: 0.0221},
+		},
+		Names: []top.RecentRow{{Name: "db.shop.svc.cluster.local.", Queries: 41871}, {Name: api, Queries: 12031, Upstream: 871, Failed: 1021, Slowest: 4.004}},
+		Pairs: []top.RecentRow{
+			{Client: web, Name: "db.shop.svc.cluster.local.", Queries: 41001}, {Client: web, Name: api, Queries: 11000, Failed: 1019, Slowest: 4.004},
+			{Client: db, Name: api, Queries: 1031, Failed: 2},
+		},
+		Slow: []top.SlowReply{{Time: "2026-11-21T01:06:40Z", Took: 4.004, Client: web, Name: api, Failed: true}},
+	}
+}
+
+// focus moves the keyboard's focus to the first element of a selector with a text.
+func focus(p *tab, selector, text string) {
+	run(p, chromedp.Evaluate[bool](fmt.Sprintf("[...document.querySelectorAll(%q)].find((e) => e.textContent == %q).focus(), true", selector, text)))
+}
+
 // watch streams 250 queries, then hostile ones in two parts, and what was left out.
-func watch(url.Values) (<-chan []byte, func(), error) {
+func watch(given url.Values) (<-chan []byte, func(), error) {
 	const query = `{"time":"2026-11-20T22:10:00.5Z","name":"%s","type":"A","rcode":"NOERROR","source":"cache","took_seconds":0.000031,"client":"10.244.1.7","pod":"%s"}` + "\n"
 	lines := make(chan []byte, 300)
+	if given.Get("rcode") != "" {
+		given.Del("token")
+		lines <- bytes.Replace(fmt.Appendf(nil, query, given.Encode(), "shop/db-0"), []byte("NOERROR"), []byte("SERVFAIL"), 1)
+		lines <- fmt.Appendf(nil, query, "of another pod", "shop/db-1")
+		return lines, func() {}, nil
+	}
 	for i := range 250 {
 		lines <- fmt.Appendf(nil, query, fmt.Sprintf("n%d.example.com.", i), "shop/db-0")
 	}
@@ -210,6 +239,62 @@ func TestPageExample(t *testing.T) {
 			})
 		}
 	}
+	t.Run("questions of an operator", func(t *testing.T) {
+		for _, width := range []int64{1200, 360} {
+			p := openTab(browser, t, address, width, "light", false)
+			p.await("main", "Fix: set pods.searchPath: on")
+			for _, q := range []struct{ question, selector, answer string }{
+				{"does it fail now?", ".verdict.bad", "forward example.com.: tls://[2001:db8::1]:853 is down: x509: certificate has expired"},
+				{"since when?", ".verdict + p", "Since 01:05:12 UTC, for 4m48s"},
+				{"for whom?", ".verdict + p", "1019 queries failed, first those of shop/web-5d4f8c7b9-x2x7q (api.example.com.)"},
+				{"which upstream is bad?", "section[aria-labelledby=upstreams] tbody tr:first-child", "tls://[2001:db8::1]:853"},
+				{"which upstream is bad?", "section[aria-labelledby=upstreams] tbody tr:first-child td.bad", "down"},
+				{"which pod asks most?", "section[aria-labelledby=top] tbody tr:first-child", "shop/web-5d4f8c7b9-x2x7q"},
+				{"and what?", "section[aria-labelledby=top] tbody tr:first-child", "db.shop.svc.cluster.local., api.example.com."},
+				{"what failed in the last hour?", "section[aria-labelledby=timeline] tbody", "UpstreamDown"},
+				{"what was slow in the last hour?", "section[aria-labelledby=timeline]", "4s for api.example.com. to shop/web-5d4f8c7b9-x2x7q at 01:06:40, SERVFAIL"},
+				{"is the cache effective?", "main", "97 % hits"},
+				{"how long do hits and misses take?", "section[aria-labelledby=plots] tbody", "cache"},
+				{"which node, of which cluster?", "h1", "worker-3 of west"},
+			} {
+				if text := p.text(q.selector); !strings.Contains(text, q.answer) {
+					t.Errorf("%s The page shows %q, want %q", q.question, text, q.answer)
+				}
+			}
+		}
+	})
+	t.Run("from a pod to its names and back", func(t *testing.T) {
+		p := openTab(browser, t, address, 360, "dark", false)
+		focus(p, "section[aria-labelledby=top] a", "shop/db-0")
+		run(p, chromedp.KeyEvent("\r"))
+		p.await("#find tbody", "api.example.com.")
+		assert.Equal(t, "names of the pod", 1, run(p, chromedp.Evaluate[int]("document.querySelectorAll('#find tbody tr').length")))
+		focus(p, "#find a", "api.example.com.")
+		run(p, chromedp.KeyEvent("\r"))
+		p.await("#find tbody", "shop/web-5d4f8c7b9-x2x7q")
+		assert.Equal(t, "pods of the name", 2, run(p, chromedp.Evaluate[int]("document.querySelectorAll('#find tbody tr').length")))
+		p.checkLayout()
+		p.checkTree()
+		p.checkQuiet()
+	})
+	t.Run("filtered queries", func(t *testing.T) {
+		p := openTab(browser, t, address, 360, "dark", false)
+		run(p, chromedp.Evaluate[bool](`(() => {
+  const form = document.querySelector("#live form");
+  form.name.value = "example.com";
+  form.client.value = "shop/db-0";
+  form.rcode.value = "SERVFAIL";
+  form.source.value = "failure";
+  form.name.focus();
+  return true;
+})()`))
+		run(p, chromedp.KeyEvent("\r"))
+		p.await("#live tbody", "name=example.com&namespace=shop&pod=db-0&rcode=SERVFAIL&source=failure")
+		assert.Equal(t, "rows, all failures", "1 1", run(p, chromedp.Evaluate[string](
+			"`${document.querySelectorAll('#live tbody tr').length} ${document.querySelectorAll('#live tbody tr:has(td.bad)').length}`")))
+		p.checkLayout()
+		p.checkQuiet()
+	})
 	t.Run("live queries", func(t *testing.T) {
 		p := openTab(browser, t, address, 360, "light", false)
 		run(p, chromedp.Evaluate[bool]("document.querySelector('#live button').focus(), true"))

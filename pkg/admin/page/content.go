@@ -13,11 +13,14 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/admin/top"
+	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/upstream"
 )
 
 const (
 	mostRows = 10  // rows of a table
+	mostOf   = 3   // names of a client in its row, and clients of a name
+	mostSlow = 5   // slow replies
 	mostText = 300 // bytes shown of a text that is not from this program
 
 	// A fix is shown for a pod with at least fixQueries queries, if at least fixPercent percent of them were for search suffixes.
@@ -34,8 +37,10 @@ type content struct {
 	Lasts   string                // for how long, empty: unknown
 	Past    []pastProblem
 	Plots   []plot
-	Stale   bool    // the pods were not confirmed recently
-	Top     []table // tables of pods and of names; empty: the client has no token, or pods.identity is off
+	Took    []took
+	Recent  *top.Recent // nil: the client has no token
+	Top     []table     // tables of clients and of names
+	Slow    []top.SlowReply
 	Servers []status.Upstream
 
 	MoreServers, MoreProblems, MorePast int // servers and problems that the page leaves out
@@ -47,6 +52,13 @@ type pastProblem struct {
 	Lasted string // empty: it lasts
 }
 
+// A took has the latency of the replies from one source in the window.
+type took struct {
+	Source           string
+	Replies          uint64
+	P50, P99, Slower string // Slower: how many took longer than a second
+}
+
 // A table has the clients or names with the most queries.
 type table struct {
 	Title string
@@ -55,14 +67,16 @@ type table struct {
 
 // A row is one client or name.
 type row struct {
-	Name, Workload string
-	Fix            string // what to change; empty: nothing
-	top.Counts
+	Title string
+	Most  []string // of a client the names it asks for most, of a name the clients that ask most
+	Fix   string   // what to change; empty: nothing
+	top.RecentRow
 }
 
 func (p *Page) contentOf(v admin.View, now time.Time) *content {
 	s := p.cfg.Status()
-	c := &content{Status: &s, View: v, Time: now, Plots: plots(p.history.points(), now), Servers: s.Upstreams}
+	points := p.history.points()
+	c := &content{Status: &s, View: v, Time: now, Plots: plots(points, now), Servers: s.Upstreams}
 	if s.Cluster != nil && s.Cluster.Central != nil {
 		for _, server := range s.Cluster.Central.Endpoints {
 			c.Servers = append(c.Servers, status.Upstream{Zone: "cluster.central", Server: server})
@@ -79,11 +93,31 @@ func (p *Page) contentOf(v admin.View, now time.Time) *content {
 	slices.SortStableFunc(c.Servers, func(a, b status.Upstream) int { return cmp.Compare(healthy(&a), healthy(&b)) })
 	c.Servers, c.MoreServers = first(c.Servers)
 	s.Problems, c.MoreProblems = first(s.Problems)
-	if asked := p.cfg.Top(); v.Token != "" && asked != nil {
-		c.Stale = asked.Stale
-		c.Top = []table{podTable(asked, p.cfg.SearchPath()), nameTable(asked)}
+	c.Took = tookOf(points)
+	if v.Token != "" {
+		c.Recent = p.cfg.Recent()
+		c.Top = []table{clientTable(c.Recent, p.cfg.SearchPath()), nameTable(c.Recent)}
+		c.Slow = c.Recent.Slow[:min(len(c.Recent.Slow), mostSlow)]
 	}
 	return c
+}
+
+// tookOf returns the latency by source. A source without replies is left out.
+func tookOf(points []sample) (list []took) {
+	const second = 14 // index of the first bucket beyond a second
+	for source, name := range resolve.TimedSources() {
+		var all durations
+		for i := range points {
+			all = all.plus(&points[i].took[source])
+		}
+		if all.total() == 0 {
+			continue
+		}
+		var slow durations
+		copy(slow[second:], all[second:])
+		list = append(list, took{name, all.total(), duration(all.quantile(0.5)), duration(all.quantile(0.99)), strconv.FormatUint(slow.total(), 10)})
+	}
+	return list
 }
 
 // worst returns the current problem that hits clients most, nil if there is none: the one with the most failed queries, else the
@@ -143,29 +177,38 @@ func first[T any](list []T) (shown []T, more int) {
 	return shown, len(list) - len(shown)
 }
 
-// podTable has the pods with the most queries.
-func podTable(asked *top.Page, searchPath bool) table {
-	t := table{Title: "Pod", Rows: []row{{Name: "(no pod)", Counts: asked.Unknown}}}
-	for i := range asked.Pods {
-		r := &asked.Pods[i]
-		t.Rows = append(t.Rows, row{r.Namespace + "/" + r.Pod, r.Workload, fix(r, searchPath), r.Counts})
+// clientTable has the clients with the most queries.
+func clientTable(r *top.Recent, searchPath bool) table {
+	t := table{Title: "Client"}
+	for _, c := range r.Clients[:min(len(r.Clients), mostRows)] {
+		t.Rows = append(t.Rows, row{c.Client, most(r.Pairs, func(p *top.RecentRow) (bool, string) { return p.Client == c.Client, p.Name }), fix(&c, searchPath), c})
 	}
-	slices.SortStableFunc(t.Rows, func(a, b row) int { return cmp.Compare(b.Queries, a.Queries) })
-	t.Rows, _ = first(t.Rows)
 	return t
 }
 
 // nameTable has the names with the most queries.
-func nameTable(asked *top.Page) table {
+func nameTable(r *top.Recent) table {
 	t := table{Title: "Name"}
-	for _, n := range asked.Names[:min(len(asked.Names), mostRows)] {
-		t.Rows = append(t.Rows, row{Name: n.Name, Counts: n.Counts})
+	for _, n := range r.Names[:min(len(r.Names), mostRows)] {
+		t.Rows = append(t.Rows, row{n.Name, most(r.Pairs, func(p *top.RecentRow) (bool, string) { return p.Name == n.Name, p.Client }), "", n})
 	}
 	return t
 }
 
+// most returns the texts of the first pairs that of selects.
+func most(pairs []top.RecentRow, of func(*top.RecentRow) (selected bool, text string)) (list []string) {
+	for i := range pairs {
+		if selected, text := of(&pairs[i]); selected {
+			if list = append(list, text); len(list) == mostOf {
+				break
+			}
+		}
+	}
+	return list
+}
+
 // fix returns what to change for a pod with many search suffixes.
-func fix(r *top.Row, searchPath bool) string {
+func fix(r *top.RecentRow, searchPath bool) string {
 	if r.Queries < fixQueries || 100*r.Search < fixPercent*r.Queries {
 		return ""
 	}
@@ -178,12 +221,21 @@ func fix(r *top.Row, searchPath bool) string {
 
 func functions() template.FuncMap {
 	return template.FuncMap{
-		"short":   short,
+		"short":   func(s string) string { return short(s, mostText) },
+		"brief":   func(s string) string { return short(s, mostText/3) },
 		"clock":   clock,
 		"ratio":   func(v *float64) string { return optional(v, percent) },
 		"seconds": func(v *float64) string { return optional(v, duration) },
 		"uptime":  func(v float64) string { return time.Duration(v * float64(time.Second)).String() },
-		"share":   func(n, of uint64) string { return percent(float64(n) / float64(max(of, 1))) },
+		"share":   func(n, of uint32) string { return percent(float64(n) / float64(max(of, 1))) },
+		"took": func(seconds float64) string {
+			if seconds == 0 {
+				return "–"
+			}
+			return duration(seconds)
+		},
+		"rcodes":  resolve.Rcodes,
+		"sources": resolve.Sources,
 		"size":    func(n int64) string { return strconv.FormatFloat(float64(n)/(1<<20), 'f', 1, 64) + " MiB" },
 		"sum": func(counts map[string]uint64) (n uint64) {
 			for _, count := range counts {
@@ -204,11 +256,11 @@ func clock(at string) string {
 }
 
 // short returns the beginning of a text from outside.
-func short(s string) string {
-	if len(s) <= mostText {
+func short(s string, most int) string {
+	if len(s) <= most {
 		return s
 	}
-	return strings.ToValidUTF8(s[:mostText], "") + "…"
+	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 // optional formats a value that may be unknown.

@@ -54,7 +54,7 @@ func TestPlots(t *testing.T) {
 		{
 			"no interval has passed",
 			[]step{{4, 10, 0, 0}},
-			[]string{"Hit ratio in the last ten minutes. hits: no data.", "Queries per second in the last ten minutes. queries: no data. SERVFAIL: no data.", "Latency in the last ten minutes. p50: no data. p99: no data."},
+			[]string{"Hit ratio in the last ten minutes. hits: no data.", "Queries per second in the last ten minutes. queries: no data.", "Failures per second in the last ten minutes. stale: no data. SERVFAIL: no data.", "Latency, p99 in the last ten minutes. hits: no data. misses: no data."},
 			0,
 		},
 		{
@@ -62,8 +62,9 @@ func TestPlots(t *testing.T) {
 			[]step{{3600, 90, 10, 0}},
 			[]string{
 				"Hit ratio in the last ten minutes. hits: now 90 %, from 90 % to 90 %.",
-				"Queries per second in the last ten minutes. queries: now 100, from 100 to 100. SERVFAIL: now 0, from 0 to 0.",
-				"Latency in the last ten minutes. p50: now 28µs, from 28µs to 28µs. p99: now 24ms, from 24ms to 24ms.",
+				"Queries per second in the last ten minutes. queries: now 100, from 100 to 100.",
+				"Failures per second in the last ten minutes. stale: now 0, from 0 to 0. SERVFAIL: now 0, from 0 to 0.",
+				"Latency, p99 in the last ten minutes. hits: now 50µs, from 50µs to 50µs. misses: now 25ms, from 25ms to 25ms.",
 			},
 			0,
 		},
@@ -72,8 +73,9 @@ func TestPlots(t *testing.T) {
 			[]step{{100, 100, 0, 0}, {100, 0, 0, 0}, {100, 0, 0, 2}},
 			[]string{
 				"Hit ratio in the last ten minutes. hits: now 0 %, from 0 % to 100 %.",
-				"Queries per second in the last ten minutes. queries: now 2, from 0 to 100. SERVFAIL: now 2, from 0 to 2.",
-				"Latency in the last ten minutes. p50: now 3.8s, from 25µs to 3.8s. p99: now 5s, from 50µs to 5s.",
+				"Queries per second in the last ten minutes. queries: now 2, from 0 to 100.",
+				"Failures per second in the last ten minutes. stale: now 0, from 0 to 0. SERVFAIL: now 2, from 0 to 2.",
+				"Latency, p99 in the last ten minutes. hits: now 50µs, from 50µs to 50µs. misses: no data.",
 			},
 			1,
 		},
@@ -82,8 +84,9 @@ func TestPlots(t *testing.T) {
 			[]step{{100, 50, 50, 0}, {605, 0, 0, 0}},
 			[]string{
 				"Hit ratio in the last ten minutes. hits: no data.",
-				"Queries per second in the last ten minutes. queries: now 0, from 0 to 0. SERVFAIL: now 0, from 0 to 0.",
-				"Latency in the last ten minutes. p50: no data. p99: no data.",
+				"Queries per second in the last ten minutes. queries: now 0, from 0 to 0.",
+				"Failures per second in the last ten minutes. stale: now 0, from 0 to 0. SERVFAIL: now 0, from 0 to 0.",
+				"Latency, p99 in the last ten minutes. hits: no data. misses: no data.",
 			},
 			0,
 		},

@@ -35,8 +35,8 @@ const reuse = 500 * time.Millisecond
 type Config struct {
 	Status     func() status.Status
 	Stats      func() resolve.Stats
-	Top        func() *top.Page // nil: the pods of the node are not known
-	SearchPath func() bool      // the value of pods.searchPath
+	Recent     func() *top.Recent
+	SearchPath func() bool // the value of pods.searchPath
 	Now        func() time.Time
 }
 

@@ -29,20 +29,86 @@ async function update() {
 }
 setTimeout(update, 1000);
 
+function cell(row, text, type) {
+  const cell = row.insertCell();
+  cell.textContent = text;
+  cell.className = type;
+  return cell;
+}
+
+// Shows which client asks for which name.
+const find = document.getElementById("find");
+if (find) {
+  const input = find.querySelector("input"), rows = find.querySelector("tbody"), note = find.querySelector("[role=status]");
+  let pairs, read = 0;
+
+  function show() {
+    const text = input.value.toLowerCase();
+    const found = text ? pairs.filter((p) => p.client.toLowerCase().includes(text) || p.name.includes(text)) : [];
+    rows.replaceChildren();
+    for (const p of found.slice(0, 100)) {
+      const row = rows.insertRow();
+      for (const text of [p.client, p.name]) {
+        const link = document.createElement("a");
+        link.href = "#find";
+        link.textContent = text;
+        cell(row, "", "").append(link);
+      }
+      cell(row, p.queries, "n");
+      cell(row, p.failed, p.failed ? "n bad" : "n");
+      cell(row, p.slowestSeconds ? `${(1000 * p.slowestSeconds).toFixed(1)} ms` : "–", "n");
+    }
+    note.textContent = text && (found.length > 100 ? `100 of ${found.length}` : found.length ? "" : "none");
+  }
+
+  async function search() {
+    try {
+      if (Date.now() - read > 5000) {
+        const query = new URLSearchParams(location.search);
+        query.set("by", "recent");
+        const reply = await fetch("top?" + query);
+        if (!reply.ok) throw Error(await reply.text());
+        pairs = (await reply.json()).pairs;
+        read = Date.now();
+      }
+      show();
+    } catch (error) {
+      note.textContent = error.message;
+    }
+  }
+
+  find.hidden = false;
+  input.oninput = search;
+  document.addEventListener("click", (event) => {
+    if (!event.target.matches("a[href='#find']")) return;
+    input.value = event.target.textContent;
+    search();
+  });
+}
+
 const live = document.getElementById("live");
 if (live) {
-  const button = live.querySelector("button"), rows = live.querySelector("tbody"), note = live.querySelector("p");
-  let stop;
+  const form = live.querySelector("form"), button = live.querySelector("button"), rows = live.querySelector("tbody"), note = live.querySelector("p");
+  let stop, client;
 
   function add(q) {
     if (q.dropped) return note.textContent = `${q.dropped} queries left out at ${new Date().toLocaleTimeString()}`;
-    const row = rows.insertRow(0);
-    for (const text of [q.time.slice(11, 19), `${q.name} ${q.type}`, q.rcode, q.source, `${(1000 * q.took_seconds).toFixed(2)} ms`, q.pod || q.client]) row.insertCell().textContent = text;
+    if (client && !`${q.pod || ""} ${q.client}`.includes(client)) return;
+    const row = rows.insertRow(0), type = ["NOERROR", "NXDOMAIN"].includes(q.rcode) ? q.source == "stale" ? "less" : "" : "bad";
+    for (const text of [q.time.slice(11, 19), `${q.name} ${q.type}`, q.rcode, q.source, `${(1000 * q.took_seconds).toFixed(2)} ms`, q.pod || q.client]) cell(row, text, type);
     if (rows.rows.length > 100) rows.deleteRow(100);
   }
 
   async function watch() {
-    const reply = await fetch("watch" + location.search, {signal: stop.signal});
+    const query = new URLSearchParams(location.search);
+    client = form.client.value;
+    const [namespace, pod] = client.split("/");
+    if (pod) {
+      query.set("namespace", namespace);
+      query.set("pod", pod);
+    }
+    for (const key of ["name", "rcode", "source"]) if (form[key].value) query.set(key, form[key].value);
+    const reply = await fetch("watch?" + query, {signal: stop.signal});
     if (!reply.ok) throw Error(await reply.text());
     const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let rest = "", part; !(part = await reader.read()).done;) {
@@ -54,7 +120,8 @@ if (live) {
   }
 
   live.hidden = false;
-  button.onclick = () => {
+  form.onsubmit = (event) => {
+    event.preventDefault();
     if (stop) return stop.abort();
     stop = new AbortController();
     button.textContent = "Stop";

@@ -46,7 +46,7 @@ func example(t *testing.T) (s status.Status) {
 func config() page.Config {
 	return page.Config{
 		Status: func() status.Status { return status.Status{} }, Stats: func() resolve.Stats { return resolve.Stats{} },
-		Top: func() *top.Page { return nil }, SearchPath: func() bool { return false }, Now: time.Now,
+		Recent: func() *top.Recent { return &top.Recent{} }, SearchPath: func() bool { return false }, Now: time.Now,
 	}
 }
 
@@ -67,15 +67,25 @@ func textOf(html string) string {
 	return strings.Join(strings.Fields(html), " ")
 }
 
-// busyPods are a pod with many search suffixes, one with few queries, and one without suffixes.
-func busyPods() *top.Page {
-	return &top.Page{
-		Pods: []top.Row{
-			{Namespace: "shop", Pod: "db-0", Workload: "StatefulSet/db", Counts: top.Counts{Queries: 1000, Upstream: 40, Search: 20}},
-			{Namespace: "shop", Pod: "web-1", Workload: "Deployment/web", Counts: top.Counts{Queries: 8000, Search: 6320, Failed: 80}},
-			{Namespace: "shop", Pod: "small", Workload: "", Counts: top.Counts{Queries: 99, Search: 90}},
+// busy is a pod with many search suffixes, one with few queries, one without suffixes, and a client that is no pod.
+func busy() *top.Recent {
+	return &top.Recent{
+		Clients: []top.RecentRow{
+			{Client: "shop/web-1", Workload: "Deployment/web", Queries: 8000, Search: 6320, Failed: 80, Slowest: 4.004},
+			{Client: "shop/db-0", Workload: "StatefulSet/db", Queries: 1000, Upstream: 40, Search: 20},
+			{Client: "10.0.0.9", Queries: 500},
+			{Client: "shop/small", Queries: 99, Search: 90},
 		},
-		Unknown: top.Counts{Queries: 500},
+		Names: []top.RecentRow{{Name: "api.example.com.", Queries: 5000, Failed: 80, Slowest: 4.004}},
+		Pairs: []top.RecentRow{
+			{Client: "shop/web-1", Name: "api.example.com.", Queries: 4000},
+			{Client: "shop/db-0", Name: "api.example.com.", Queries: 1000},
+			{Client: "shop/web-1", Name: "db.shop.svc.cluster.local.", Queries: 900},
+		},
+		Slow: []top.SlowReply{
+			{Time: "2026-11-20T22:09:00Z", Took: 4.004, Client: "shop/web-1", Name: "api.example.com.", Failed: true},
+			{Time: "2026-11-20T21:30:00Z", Took: 0.9, Client: "shop/db-0", Name: "www.example.com."},
+		},
 	}
 }
 
@@ -91,8 +101,8 @@ func TestContent(t *testing.T) {
 	}{
 		{
 			"nothing is known", func(*page.Config) {}, shown,
-			[]string{"0 queries, – hits", "Problems none", "hits –", "p50 – p99 –", "Set pods.identity to see them", "no cluster", "not managed", "/top queries of pods"},
-			[]string{"Live queries", "restart", "node-cache page"},
+			[]string{"0 queries, – hits", "Problems none", "hits –", "hits – misses –", "stale – SERVFAIL –", "no cluster", "not managed", "/top queries of pods"},
+			[]string{"Live queries", "restart", "node-cache page", "Slowest replies"},
 		},
 		{
 			"the status of docs/status.md", func(c *page.Config) { c.Status = func() status.Status { return example(t) } }, shown,
@@ -118,30 +128,32 @@ func TestContent(t *testing.T) {
 			nil,
 		},
 		{
-			"pods", func(c *page.Config) { c.Top = busyPods }, shown,
+			"pods", func(c *page.Config) { c.Recent = busy }, shown,
 			[]string{
-				"shop/web-1 Deployment/web Fix: set pods.searchPath: on in the configuration, or " + suffixes + " 8000 0 % 79 % 1 %",
-				"shop/db-0 StatefulSet/db 1000 4 % 2 % 0 % (no pod) 500", "shop/small 99 0 % 90.9 % 0 %",
+				"shop/web-1 Deployment/web api.example.com., db.shop.svc.cluster.local. Fix: set pods.searchPath: on in the configuration, or " + suffixes + " 8000 0 % 79 % 1 % 4s",
+				"shop/db-0 StatefulSet/db api.example.com. 1000 4 % 2 % 0 % –", "10.0.0.9 500 0 %", "shop/small 99 0 % 90.9 % 0 %",
+				"api.example.com. shop/web-1, shop/db-0 5000 0 % 0 % 1.6 % 4s",
+				"Slowest replies: 4s for api.example.com. to shop/web-1 at 22:09:00, SERVFAIL ; 900ms for www.example.com. to shop/db-0 at 21:30:00",
 			},
 			[]string{"not confirmed"},
 		},
 		{
-			"pods that the agent answers by their search path", func(c *page.Config) { c.Top, c.SearchPath = busyPods, func() bool { return true } }, shown,
+			"pods that the agent answers by their search path", func(c *page.Config) { c.Recent, c.SearchPath = busy, func() bool { return true } }, shown,
 			[]string{"Fix: " + suffixes},
 			[]string{"pods.searchPath"},
 		},
 		{
-			"stale pods", func(c *page.Config) { c.Top = func() *top.Page { return &top.Page{Stale: true} } }, shown,
+			"stale pods", func(c *page.Config) { c.Recent = func() *top.Recent { return &top.Recent{Stale: true} } }, shown,
 			[]string{"The API server has not confirmed the pods recently."},
 			nil,
 		},
 		{
-			"a client without the token", func(c *page.Config) { c.Top = busyPods },
+			"a client without the token", func(c *page.Config) { c.Recent = busy },
 			admin.View{Watch: true, Pages: index()},
-			[]string{"Pods and queries are shown with the token of this process only: open the address that node-cache page prints.", "0 queries"},
-			[]string{"shop", "Set pods.identity", "Live queries"},
+			[]string{"Clients and queries are shown with the token of this process only: open the address that node-cache page prints.", "0 queries"},
+			[]string{"shop", "api.example.com", "Live queries", "Who asks for what"},
 		},
-		{"live queries", func(*page.Config) {}, admin.View{Token: "TOKEN", Watch: true}, []string{"Live queries Start Time Name"}, nil},
+		{"live queries", func(*page.Config) {}, admin.View{Token: "TOKEN", Watch: true}, []string{"Live queries Name and below Client or pod Reply all NOERROR", "Start Time Name", "Who asks for what"}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -206,10 +218,10 @@ func TestHostileTexts(t *testing.T) {
 	}
 	cfg := config()
 	cfg.Status = func() status.Status { return s }
-	cfg.Top = func() *top.Page {
-		asked := &top.Page{}
+	cfg.Recent = func() *top.Recent {
+		asked := &top.Recent{}
 		spoil(reflect.ValueOf(asked).Elem(), hostile+strings.Repeat("x", long), 300)
-		asked.Pods[0].Counts = top.Counts{Queries: 1000, Search: 1000}
+		asked.Clients[0].Queries, asked.Clients[0].Search = 1000, 1000
 		return asked
 	}
 	body := serve(t, cfg, "/", admin.View{Token: "TOKEN"}).Body.String()
@@ -219,8 +231,8 @@ func TestHostileTexts(t *testing.T) {
 	if !strings.Contains(body, "&lt;script&gt;alert(1)") {
 		t.Error("the page does not show the hostile text")
 	}
-	if len(body) > 64<<10 {
-		t.Errorf("%d bytes, want 64 KiB at most", len(body))
+	if len(body) > 80<<10 {
+		t.Errorf("%d bytes, want 80 KiB at most", len(body))
 	}
 }
 
@@ -295,7 +307,7 @@ func BenchmarkRender(b *testing.B) {
 		now = now.Add(time.Second)
 		return now
 	}
-	cfg.Top = busyPods
+	cfg.Recent = busy
 	p, err := page.New(cfg)
 	assert.NoError(b, err)
 	for range 200 {

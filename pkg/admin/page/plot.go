@@ -44,20 +44,27 @@ type axis struct {
 
 // plots draws the points of the window that ends now.
 func plots(points []sample, now time.Time) []plot {
-	busiest := 1.0
+	queries, bad := 1.0, 1.0
 	for i := range points {
-		busiest = max(busiest, points[i].queryRate())
+		queries = max(queries, points[i].queryRate())
+		bad = max(bad, points[i].failureRate(), points[i].staleRate())
 	}
-	busiest = roundUp(busiest)
 	ratio := axis{percent, func(v float64) float64 { return v }, []float64{0, 0.5, 1}}
-	rate := axis{number, func(v float64) float64 { return v / busiest }, []float64{0, busiest / 2, busiest}}
+	rate, badRate := rateAxis(queries), rateAxis(bad)
 	// From 10 µs to 10 s, logarithmic: hits and misses differ by three orders of magnitude.
 	latency := axis{duration, func(v float64) float64 { return min(max((math.Log10(v)+5)/6, 0), 1) }, []float64{1e-5, 1e-3, 1e-1, 10}}
 	return []plot{
 		ratio.plot("Hit ratio", ratio.line("hits", points, now, (*sample).hitRatio)),
-		rate.plot("Queries per second", rate.line("queries", points, now, (*sample).queryRate), rate.line("SERVFAIL", points, now, (*sample).failureRate)),
-		latency.plot("Latency", latency.line("p50", points, now, (*sample).p50), latency.line("p99", points, now, (*sample).p99)),
+		rate.plot("Queries per second", rate.line("queries", points, now, (*sample).queryRate)),
+		badRate.plot("Failures per second", badRate.line("stale", points, now, (*sample).staleRate), badRate.line("SERVFAIL", points, now, (*sample).failureRate)),
+		latency.plot("Latency, p99", latency.line("hits", points, now, (*sample).hitP99), latency.line("misses", points, now, (*sample).missP99)),
 	}
+}
+
+// rateAxis is the axis of a rate of at most that many per second.
+func rateAxis(most float64) axis {
+	most = roundUp(most)
+	return axis{number, func(v float64) float64 { return v / most }, []float64{0, most / 2, most}}
 }
 
 func (a *axis) plot(title string, lines ...line) plot {
