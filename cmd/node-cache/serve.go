@@ -108,7 +108,7 @@ func printWelcome(out io.Writer, a *agent.Agent) {
 
 // sourceFlags say where the configuration comes from.
 type sourceFlags struct {
-	file, configMap, kubeconfig, kubeDNS, lastGood string
+	file, configMap, kubeconfig, kubeDNS, standby, lastGood string
 }
 
 // add adds the flags to the command of an agent or a resolver.
@@ -118,6 +118,7 @@ func (f *sourceFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.configMap, "config-map", "", "ConfigMap with the configuration in its key "+configsource.Key+", as `NAMESPACE/NAME`; it is watched at the API server")
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` with which --config-map is read; default: the pod's service account")
 	flags.StringVar(&f.kubeDNS, "kube-dns", "", "`FOLDER` at which the ConfigMap kube-dns is mounted, watched; its stubDomains and upstreamNameservers replace the routes of the configuration for these zones")
+	flags.StringVar(&f.standby, "standby", "", "`FILE` that may be missing, watched: while it says true, the configuration has standby: true")
 	flags.StringVar(&f.lastGood, "last-good", "", "`FOLDER` in which the last applied configuration is saved; if there is no valid configuration at the next start, that one is used")
 }
 
@@ -133,11 +134,13 @@ func (f *sourceFlags) source() (c configsource.Config, err error) {
 		return c, errors.New("--kubeconfig is for --config-map, which is missing; the configuration has cluster.kubeconfig for the cluster's names")
 	case f.kubeDNS != "" && !f.given():
 		return c, errors.New("--kube-dns is laid over a configuration: --config or --config-map is missing")
+	case f.standby != "" && !f.given():
+		return c, errors.New("--standby is laid over a configuration: --config or --config-map is missing")
 	case f.lastGood != "" && !f.given():
 		return c, errors.New("--last-good is for a configuration that may go bad: --config or --config-map is missing")
 	}
 	c = configsource.Config{
-		File: f.file, Kubeconfig: f.kubeconfig, KubeDNS: f.kubeDNS, LastGood: f.lastGood,
+		File: f.file, Kubeconfig: f.kubeconfig, KubeDNS: f.kubeDNS, Standby: f.standby, LastGood: f.lastGood,
 		PodUID: os.Getenv("POD_UID"), Node: os.Getenv("NODE_NAME"),
 	}
 	c.Pod.Namespace, c.Pod.Name = os.Getenv("POD_NAMESPACE"), os.Getenv("POD_NAME")

@@ -25,6 +25,7 @@ type Config struct {
 	ConfigMap  types.NamespacedName // its key node-cache.yaml holds the configuration
 	Kubeconfig string               // a file, for the ConfigMap and for events; empty: the pod's service account
 	KubeDNS    string               // folder of a mounted kube-dns ConfigMap, merged into the routes; empty: none
+	Standby    string               // a file: while it says true, the configuration has standby; empty: none
 	LastGood   string               // folder for the last good configuration, created if missing; empty: none is saved
 	Role       config.Role
 	Pod        types.NamespacedName // pod that Events are about; without namespace or name: none are written
@@ -87,8 +88,9 @@ func (b *base) readAction() string { return "reading " + b.Name() }
 
 // content is the content of the source, or of a part of it.
 type content struct {
-	config    config.Config  // zero for the kube-dns folder
+	config    config.Config  // zero for the other parts
 	routes    []config.Route // routes of the kube-dns folder; nil for other parts
+	standby   bool           // content of the standby file; false for other parts
 	err       error          // why there is neither a configuration nor routes
 	transient bool           // it may be the state between two steps of a writer
 	version   uint64         // number of changes of all parts so far, set for the whole only

@@ -28,6 +28,7 @@ type Source struct {
 	main          configReader
 	configMap     *configMap     // main, if that is a ConfigMap; nil: main is a file
 	dns           *kubeDNS       // the kube-dns folder; nil: none is configured
+	standby       *standbyFile   // nil: none is configured
 	lastGood      *lastGoodStore // nil: no last good configuration is saved
 	events        *events
 	changed       chan struct{}
@@ -36,7 +37,8 @@ type Source struct {
 	mu          sync.Mutex // guards the following fields
 	mainContent content    // content of the file or the ConfigMap
 	overlay     content    // content of the kube-dns folder
-	version     uint64     // number of changes of mainContent and overlay
+	off         content    // content of the standby file
+	version     uint64     // number of changes of mainContent, overlay and off
 	reported    content    // content that was passed to Apply last
 }
 
@@ -97,6 +99,9 @@ func newSource(cfg Config, dial func(kubeconfig, userAgent string) (*watch.Clien
 	if cfg.KubeDNS != "" {
 		s.dns = &kubeDNS{base: &s.base, report: func(c content) { s.report(&s.overlay, c) }}
 	}
+	if cfg.Standby != "" {
+		s.standby = &standbyFile{base: &s.base, report: func(c content) { s.report(&s.off, c) }}
+	}
 	return s, nil
 }
 
@@ -148,6 +153,9 @@ func (s *Source) loadParts(ctx context.Context) (config.Config, error) {
 		}
 		s.setContent(&s.overlay, over)
 	}
+	if s.standby != nil {
+		s.setContent(&s.off, s.standby.read())
+	}
 	v := s.combined(ctx)
 	s.markReported(&v)
 	return v.config, v.err
@@ -168,6 +176,10 @@ func (s *Source) Fallback(ctx context.Context, why error) (config.Config, error)
 	if err != nil {
 		s.cfg.Log.ErrorContext(ctx, "no usable last good configuration", "err", err)
 		return config.Config{}, why
+	}
+	if s.standby != nil {
+		cfg.Standby = false // as it was when this was saved
+		cfg = s.withStandby(ctx, cfg)
 	}
 	s.lastGoodInUse.Store(true)
 	s.lastGood.drop()
@@ -210,6 +222,9 @@ func (s *Source) combined(ctx context.Context) content {
 			return err
 		})
 	}
+	if v.err == nil {
+		v.config = s.withStandby(ctx, v.config)
+	}
 	return v
 }
 
@@ -247,6 +262,9 @@ func (s *Source) Run(ctx context.Context) error {
 	})
 	if s.dns != nil {
 		tasks.Go(func() { s.dns.run(ctx) })
+	}
+	if s.standby != nil {
+		tasks.Go(func() { s.standby.run(ctx) })
 	}
 	saving, stopSaving := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSaving()
