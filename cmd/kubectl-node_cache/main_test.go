@@ -444,3 +444,50 @@ func TestOffAndOn(t *testing.T) {
 		t.Errorf("without a fallback: %+v", got)
 	}
 }
+
+// TestOffAndOnStaged has agents whose configuration is part of their pods: off makes the ConfigMap of their --standby, on deletes it.
+func TestOffAndOnStaged(t *testing.T) {
+	t.Parallel()
+	text, mounted := "kind: Config\n", "standby"
+	agents := func() *appsv1.DaemonSet {
+		set := daemonSet(1)()
+		set.Spec.Template.Annotations = map[string]string{stagedAnnotation: text}
+		set.Spec.Template.Spec = corev1.PodSpec{
+			Containers: []corev1.Container{{
+				Name: agentName, Args: []string{"agent", "--config", "/etc/node-cache/node-cache.yaml", "--standby", "/etc/node-cache/standby"},
+				VolumeMounts: []corev1.VolumeMount{{Name: "config", MountPath: "/etc/node-cache"}},
+			}},
+			Volumes: []corev1.Volume{{Name: "config", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+				{DownwardAPI: &corev1.DownwardAPIProjection{}},
+				{ConfigMap: &corev1.ConfigMapProjection{
+					LocalObjectReference: corev1.LocalObjectReference{Name: "node-cache-standby"}, Items: []corev1.KeyToPath{{Key: "standby", Path: mounted}},
+				}},
+			}}}}},
+		}
+		return set
+	}
+	s := apiServer{daemonSet: agents, pods: []corev1.Pod{agentPod("a", "node1", 1)}}
+	s.run = func(_, _ string, stdout, _, _ io.Writer) int {
+		page := status.Status{State: "ready", Node: &status.Node{Intercept: &status.Intercept{Mode: "transparent"}}}
+		page.Node.Intercept.Standby = s.standby() == "true"
+		page.Node.Intercept.Leases = []intercept.LeaseStats{{Held: !page.Node.Intercept.Standby}}
+		return writeJSON(stdout, page)
+	}
+	flag := s.start(t)
+	off := result{cli.ExitOK, "configmap kube-system/node-cache-standby: standby: true\n1 of 1 agents are in standby: the fallback answers\n", ""}
+	on := result{cli.ExitOK, "configmap kube-system/node-cache-standby: standby: false\n1 of 1 agents answer\n", ""}
+	for _, tt := range []struct {
+		command string
+		want    result
+	}{{"off", off}, {"off", off}, {"on", on}, {"on", on}} {
+		assert.Same(t, tt.command, tt.want, command(tt.command, flag, "--timeout", "20s"))
+	}
+	text = "standby: true\n"
+	if got := command("on", flag, "--timeout", "20s"); got.Code != cli.ExitFailed || !strings.Contains(got.Stderr, "the configuration in the agents' pods has standby: true\nhint: ") {
+		t.Errorf("on, with a configuration that has standby: %+v", got)
+	}
+	text, mounted = "kind: Config\n", "other"
+	if got := command("off", flag, "--timeout", "20s"); got.Code != cli.ExitFailed || !strings.Contains(got.Stderr, "no ConfigMap is mounted as /etc/node-cache/standby") || s.standby() != "" {
+		t.Errorf("off, without the ConfigMap: %+v", got)
+	}
+}

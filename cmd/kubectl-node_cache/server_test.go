@@ -37,6 +37,42 @@ type apiServer struct {
 	mu        sync.Mutex // guards the fields below
 	config    string     // the configuration in the ConfigMap node-cache
 	conflicts int        // updates of it that fail first
+	off       string     // the key standby of the ConfigMap node-cache-standby; empty: there is none
+}
+
+// standby returns the key of the ConfigMap node-cache-standby, empty if there is none.
+func (s *apiServer) standby() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.off
+}
+
+// serveStandby creates, updates and deletes the ConfigMap node-cache-standby.
+func (s *apiServer) serveStandby(t *testing.T, w http.ResponseWriter, r *http.Request) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	code, reason := http.StatusOK, metav1.StatusReason("")
+	switch {
+	case r.Method == http.MethodPost && s.off != "":
+		code, reason = http.StatusConflict, metav1.StatusReasonAlreadyExists
+	case r.Method == http.MethodDelete && s.off == "":
+		code, reason = http.StatusNotFound, metav1.StatusReasonNotFound
+	case r.Method == http.MethodDelete:
+		s.off = ""
+	default:
+		body, err := io.ReadAll(r.Body)
+		assert.NoError(t, err)
+		var m corev1.ConfigMap
+		_, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, &m)
+		assert.NoError(t, err)
+		assert.Equal(t, "name", "node-cache-standby", m.Name)
+		s.off = m.Data["standby"]
+		send(t, w, corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}})
+		return
+	}
+	w.WriteHeader(code)
+	send(t, w, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: reason, Code: int32(code)})
 }
 
 // configuration returns the configuration in the ConfigMap.
@@ -79,6 +115,9 @@ func (s *apiServer) start(t *testing.T) string {
 		m.Name = "node-cache"
 		send(t, w, m)
 	})
+	for _, pattern := range []string{"POST /api/v1/namespaces/kube-system/configmaps", "/api/v1/namespaces/kube-system/configmaps/node-cache-standby"} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { s.serveStandby(t, w, r) })
+	}
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	file := filepath.Join(t.TempDir(), "kubeconfig")

@@ -36,13 +36,14 @@ func offCommand(c *cluster) *cobra.Command {
 		`Have the fallback, which is the cluster's DNS, answer all pods: sets standby: true in the
 agents' ConfigMap, and waits until every agent has released its leases. Rules and pods
 stay, and nodes that join meanwhile start in standby. Refused while an agent knows no
-fallback.`)
+fallback. Where the configuration is part of the pods (docs/staged.md), it creates the
+ConfigMap that their --standby is mounted from.`)
 }
 
 func onCommand(c *cluster) *cobra.Command {
 	return standbyCommand(c, false, "on", "End what off did: the agents answer again",
-		`Have the agents answer again: removes standby from their ConfigMap, and waits until every
-agent holds its leases.`)
+		`Have the agents answer again: removes standby from their ConfigMap, or the ConfigMap of
+--standby, and waits until every agent holds its leases.`)
 }
 
 func standbyCommand(c *cluster, on bool, use, short, long string) *cobra.Command {
@@ -52,7 +53,8 @@ func standbyCommand(c *cluster, on bool, use, short, long string) *cobra.Command
 		Long: long + `
 
 With --config-map it takes two seconds, with a mounted file up to two minutes. You need to
-get and update the ConfigMap, besides the permissions of all commands.
+get and update the ConfigMap, or to create and delete that of --standby, besides the
+permissions of all commands.
 
 Exit code 0: every agent did it; 1: one did not, or an error; 2: invalid command line.`,
 		Args: cli.UsageArgs(cobra.NoArgs),
@@ -72,7 +74,7 @@ func (c *cluster) standby(cmd *cobra.Command, on bool, timeout time.Duration) er
 	if err != nil {
 		return err
 	}
-	where, err := configMapOf(set)
+	where, err := switchOf(set)
 	if err != nil {
 		return err
 	}
@@ -81,41 +83,90 @@ func (c *cluster) standby(cmd *cobra.Command, on bool, timeout time.Duration) er
 			return err
 		}
 	}
-	if err := c.setStandby(ctx, where, on); err != nil {
+	if err := c.turn(ctx, where, on); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(cmd.OutOrStdout(), "configmap %s/%s: standby: %t\n", c.namespace, where, on); err != nil {
+	if _, err := fmt.Fprintf(cmd.OutOrStdout(), "configmap %s/%s: standby: %t\n", c.namespace, where.configMap, on); err != nil {
 		return err
 	}
 	return c.awaitStandby(ctx, cmd, on)
 }
 
-// configMapOf returns the name of the ConfigMap that the agents read, through the API or as a mounted folder.
-func configMapOf(set *appsv1.DaemonSet) (string, error) {
+// A switchPlace is where agents read whether they are in standby.
+type switchPlace struct {
+	configMap string
+	key       string // the ConfigMap is only for this, and the key says true; empty: it is a key of the configuration
+	standby   bool   // the configuration in the pods has standby too, which only a rollout changes
+}
+
+// switchOf returns where the agents of a DaemonSet read whether they are in standby: from their ConfigMap, or, if their configuration
+// is part of their pods, from one that exists while they are.
+func switchOf(set *appsv1.DaemonSet) (switchPlace, error) {
 	pod := &set.Spec.Template.Spec
 	at := slices.IndexFunc(pod.Containers, func(c corev1.Container) bool { return c.Name == agentName })
 	if at < 0 {
-		return "", fmt.Errorf("the DaemonSet has no container %s", agentName)
+		return switchPlace{}, fmt.Errorf("the DaemonSet has no container %s", agentName)
 	}
 	agent := &pod.Containers[at]
+	if file := flagValue(agent.Args, "--standby"); file != "" {
+		return standbyMap(pod, agent, file, set.Spec.Template.Annotations[stagedAnnotation])
+	}
+	name, err := configMapOf(pod, agent)
+	return switchPlace{configMap: name}, err
+}
+
+// stagedAnnotation holds the configuration of agents whose changes are staged.
+const stagedAnnotation = "node-cache.io/config"
+
+// standbyMap returns the ConfigMap that is mounted as the file of --standby. text is the configuration in the pods.
+func standbyMap(pod *corev1.PodSpec, agent *corev1.Container, file, text string) (switchPlace, error) {
+	keys, err := topKeys(text)
+	if err != nil {
+		return switchPlace{}, err
+	}
+	on, _ := keys["standby"].(bool)
+	v := volumeAt(pod, agent, path.Dir(file))
+	if v != nil && v.Projected != nil {
+		for _, source := range v.Projected.Sources {
+			m := source.ConfigMap
+			if m == nil {
+				continue
+			}
+			if i := slices.IndexFunc(m.Items, func(k corev1.KeyToPath) bool { return k.Path == path.Base(file) }); i >= 0 {
+				return switchPlace{configMap: m.Name, key: m.Items[i].Key, standby: on}, nil
+			}
+		}
+	}
+	return switchPlace{}, &hint.Error{
+		Err:  fmt.Errorf("no ConfigMap is mounted as %s, the file of --standby", cell(file)),
+		Hint: "mount it as daemonset/staged does, or set standby: true in the configuration, which takes a rollout",
+	}
+}
+
+// configMapOf returns the name of the ConfigMap that an agent reads, through the API or as a mounted folder.
+func configMapOf(pod *corev1.PodSpec, agent *corev1.Container) (string, error) {
 	if from := flagValue(agent.Args, "--config-map"); from != "" {
 		_, name, _ := strings.Cut(from, "/")
 		return name, nil
 	}
-	folder := path.Dir(flagValue(agent.Args, "--config"))
-	for _, mount := range agent.VolumeMounts {
-		if mount.MountPath != folder {
-			continue
-		}
-		for i := range pod.Volumes {
-			if v := &pod.Volumes[i]; v.Name == mount.Name && v.ConfigMap != nil {
-				return v.ConfigMap.Name, nil
-			}
-		}
+	if v := volumeAt(pod, agent, path.Dir(flagValue(agent.Args, "--config"))); v != nil && v.ConfigMap != nil {
+		return v.ConfigMap.Name, nil
 	}
 	return "", &hint.Error{
 		Err: errors.New("the agents read their configuration from no ConfigMap"), Hint: "set standby: true where they read it",
 	}
+}
+
+// volumeAt returns the volume that a container has at a folder, nil if it has none there.
+func volumeAt(pod *corev1.PodSpec, c *corev1.Container, folder string) *corev1.Volume {
+	for _, mount := range c.VolumeMounts {
+		for i := range pod.Volumes {
+			if v := &pod.Volumes[i]; mount.MountPath == folder && v.Name == mount.Name {
+				return v
+			}
+		}
+	}
+	return nil
 }
 
 // flagValue returns the value of a flag, empty if it is not there.
@@ -156,6 +207,46 @@ func (c *cluster) requireFallback(cmd *cobra.Command) error {
 		Err:  fmt.Errorf("%d agents know no fallback, so their pods would have no DNS: %s", len(without), cell(list)),
 		Hint: "check that the cluster DNS has ready pods, or set intercept.fallback; nothing was changed",
 	}
+}
+
+// turn sets or removes standby at its place.
+func (c *cluster) turn(ctx context.Context, where switchPlace, on bool) error {
+	maps := c.client.CoreV1().ConfigMaps(c.namespace)
+	switch {
+	case where.key == "":
+		return c.setStandby(ctx, where.configMap, on)
+	case !on && where.standby:
+		return &hint.Error{
+			Err: errors.New("the configuration in the agents' pods has standby: true"), Hint: "remove it there; that takes a rollout",
+		}
+	case !on:
+		err := maps.Delete(ctx, where.configMap, metav1.DeleteOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return c.standbyMapError(where.configMap, err)
+	}
+	m := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: where.configMap, Labels: map[string]string{"app.kubernetes.io/name": agentName}},
+		Data:       map[string]string{where.key: "true"},
+	}
+	_, err := maps.Create(ctx, m, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		_, err = maps.Update(ctx, m, metav1.UpdateOptions{})
+	}
+	return c.standbyMapError(where.configMap, err)
+}
+
+// standbyMapError adds a hint to an error of the API server about the ConfigMap that exists for standby; nil: there is none.
+func (c *cluster) standbyMapError(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	advice := "check that the API server is reachable: `kubectl version`"
+	if isDenied(err) {
+		advice = "you need to create, update and delete the ConfigMap " + name + " in the namespace " + c.namespace
+	}
+	return &hint.Error{Err: fmt.Errorf("changing standby: %w", err), Hint: advice}
 }
 
 // setStandby changes the configuration in the ConfigMap of that name.
