@@ -63,6 +63,7 @@ type Agent struct {
 	handover  *socketHandover
 	resolver  *resolve.Resolver
 	ready     chan struct{}
+	gate      *nameGate
 	config    configuration
 	running   atomic.Pointer[generation]
 	parts     *partSet // parts of the running configuration; only configuration.run uses them once it runs

@@ -80,7 +80,7 @@ func TestReadiness(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			a := &Agent{node: new(node.Node), handover: new(socketHandover), ready: make(chan struct{})}
+			a := &Agent{node: new(node.Node), handover: new(socketHandover), ready: make(chan struct{}), gate: openGate()}
 			if !tt.starting {
 				close(a.ready)
 			}

@@ -132,6 +132,9 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 		a.memory.Update(ctx, &cfg)
 	}
 	plan, err := a.preparedPlan(ctx, r, old)
+	if err == nil && a.gate.isOpen() { // before, the gate checks what is in use
+		err = a.builder.checkReload(ctx, r, old)
+	}
 	if err == nil {
 		err = r.resize(old) // last of the steps that can fail: it empties the old cache
 	}
@@ -291,7 +294,7 @@ func (a *Agent) load(ctx context.Context) (config.Config, error) {
 	var err error
 	source := a.options.Source
 	source.Role, source.UserAgent = a.options.Role, "node-cache/"+a.options.Version
-	source.Apply, source.Serving, source.Log, source.Now = a.Reload, a.ready, a.log, time.Now
+	source.Apply, source.Serving, source.Log, source.Now = a.Reload, a.gate.open, a.log, time.Now
 	if c.source, err = configsource.New(source); err != nil {
 		return cfg, err
 	}

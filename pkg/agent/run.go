@@ -51,6 +51,7 @@ func newAgent(ctx context.Context, m node.Host, o Options) (*Agent, error) {
 	a := &Agent{
 		options: o, started: time.Now(), token: newToken(), host: m,
 		ready:  make(chan struct{}),
+		gate:   &nameGate{open: make(chan struct{})},
 		config: configuration{changes: make(chan func(context.Context)), stopped: make(chan struct{})},
 	}
 	cfg, err := a.load(ctx)
@@ -112,6 +113,9 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 			a.node.TargetChanged()
 			a.kernel.update()
 		},
+	}
+	a.gate.running, a.gate.log, a.gate.check = &a.running, a.log, func(ctx context.Context, r *generation) []*unresolved {
+		return a.builder.checkNames(ctx, r, r.config.RequiredNames)
 	}
 	a.builder.useTap(cfg.Log.Dnstap)
 	none := &generation{cluster: new(cluster.Cluster)} // the first generation takes no parts from another one
@@ -301,6 +305,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	servers := startStage(ctx, group, a.servers.tasks()...)
 	defer servers.stop()
 	a.handover.takeOver(ctx)
+	a.gate.openUnlessNeeded(a.config.source != nil && a.config.source.Served())
 	if a.servers.admin != nil {
 		a.servers.admin.Open()
 	}
@@ -323,7 +328,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 const firstSyncWait = 200 * time.Millisecond
 
 // awaitCluster waits for the records of etcd, for at most firstSyncWait, and for the first cluster sync: while a predecessor
-// answers, else for at most firstSyncWait. Meanwhile queries wait in the socket buffers, which is better than a SERVFAIL for a
+// answers, and then for the required names, else for at most firstSyncWait. Meanwhile queries wait in the socket buffers, which is better than a SERVFAIL for a
 // name that is known shortly after.
 func (a *Agent) awaitCluster(ctx context.Context) {
 	if e := a.running.Load().etcd; e != nil {
@@ -331,6 +336,7 @@ func (a *Agent) awaitCluster(ctx context.Context) {
 	}
 	if from := a.handover.Predecessor(); from != nil {
 		a.handover.awaitSync(ctx, from)
+		a.gate.awaitBefore(ctx, from, &a.handover.recorder, a.timeline)
 		return
 	}
 	_ = a.running.Load().cluster.AwaitSync(ctx, firstSyncWait)
@@ -406,11 +412,17 @@ func (a *Agent) watchTopology(ctx context.Context) {
 // forwards the names that it does not know: other names must not wait for an API server.
 const zoneWait = 10 * time.Second
 
-// takeLease takes the lease once the zone is known, if only from a snapshot, or after zoneWait without it.
-// Until then the fallback answers the node's queries. Without a fallback they arrive here, lease or not.
+// takeLease takes the lease once the zone is known, if only from a snapshot, or after zoneWait without it, and once the required
+// names resolve. Until then the fallback answers the node's queries. Without a fallback they arrive here, lease or not.
 func (a *Agent) takeLease(ctx context.Context) {
 	if c := a.running.Load().cluster; a.node.Managed() && !c.Restored() {
 		_ = c.AwaitSync(ctx, zoneWait)
+	}
+	if !a.gate.isOpen() {
+		if !a.gate.await(ctx, nil, func(error) {}) {
+			return
+		}
+		close(a.gate.open)
 	}
 	if ctx.Err() == nil {
 		a.node.Serve()

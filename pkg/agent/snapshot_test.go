@@ -315,7 +315,7 @@ func TestSnapshotBeforeSync(t *testing.T) {
 			managed := config.Config{Intercept: config.Intercept{Manage: true}}
 			n, err := node.New(node.Config{Config: managed, Host: newFakeHost(), Log: slog.New(slog.DiscardHandler)})
 			assert.NoError(t, err)
-			a := &Agent{node: n, handover: new(socketHandover), ready: make(chan struct{})}
+			a := &Agent{node: n, handover: new(socketHandover), ready: make(chan struct{}), gate: openGate()}
 			close(a.ready)
 			a.running.Store(r)
 			began := time.Now()

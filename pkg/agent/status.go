@@ -136,7 +136,7 @@ func (a *Agent) status() status.Status {
 	if a.handover.hasHandedOver() {
 		return s // the successor's problems are not this agent's
 	}
-	s.Problems = status.Problems(&s, watched, &r.config.Cluster, empty, a.memory.Problems())
+	s.Problems = status.Problems(&s, watched, &r.config.Cluster, empty, append(a.gate.problems(), a.memory.Problems()...))
 	return s
 }
 
@@ -234,6 +234,9 @@ func (a *Agent) notReady() error {
 	case <-a.ready:
 	default:
 		return errors.New("starting")
+	}
+	if err := a.gate.notReady(); err != nil {
+		return err
 	}
 	if err := a.running.Load().cluster.NotReady(time.Now()); err != nil {
 		return err

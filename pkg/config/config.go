@@ -66,6 +66,10 @@ type Config struct {
 	// The agents release their leases and keep the rules, so that the fallback answers the pods: for an incident. It needs
 	// intercept.manage, and a fallback in mode link-local. An agent that knows no endpoint of the fallback answers on.
 	Standby bool `yaml:"standby"`
+	// Names that must have an address, at most 16, asked of the routes and records of this configuration, without cache and
+	// fallback (docs/staged.md). While one has none, a new agent takes neither the sockets of the old one nor, at a start with a
+	// configuration that has not served yet, the queries of the node. A change of a running agent that breaks one is refused.
+	RequiredNames []string `yaml:"requiredNames" format:"name"` // lower-case and absolute
 	// Answers that a BPF program gives to the node's pods. For `node-cache agent` only.
 	Kernel Kernel `yaml:"kernel"`
 	// The cache.

@@ -158,6 +158,7 @@ func checkRules(d *decoder, c *Config) {
 	checkAdmin(d, c)
 	checkSockets(d, c)
 	checkProbes(d, c.Probes)
+	d.check(len(c.RequiredNames) > maxRequiredNames, "requiredNames", fmt.Sprintf("%d names: at most %d", len(c.RequiredNames), maxRequiredNames), "one name of each route shows what this is for")
 	checkCluster(d, &c.Cluster)
 	if cluster := &c.Cluster; len(cluster.Domains)+len(cluster.Fallthrough)+len(cluster.Federations)+len(cluster.ClusterSet) > 0 || d.isSet("cluster.external") {
 		checkNames(d, c)
@@ -329,6 +330,9 @@ func checkSockets(d *decoder, c *Config) {
 	d.check(c.Handover.Socket != "" && c.Handover.Socket == c.Admin.Socket, "handover.socket",
 		quote(c.Handover.Socket)+": the path of admin.socket", "choose another path", "admin.socket")
 }
+
+// maxRequiredNames bounds requiredNames: a new agent asks all of them at once.
+const maxRequiredNames = 16
 
 // checkProbes reports a label of two probes, and a probe that would still wait when it is due again.
 func checkProbes(d *decoder, probes []Probe) {

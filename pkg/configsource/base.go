@@ -37,7 +37,7 @@ type Config struct {
 	// configuration stays. Run makes one call at a time; of the changes during a call, it passes on only the latest. Required.
 	Apply func(config.Config, error) (InUse, error)
 
-	// Serving is closed once the agent serves. Before that no configuration is saved as the last good one, since it may be
+	// Serving is closed once the agent serves, and its required names have resolved. Before that no configuration is saved as the last good one, since it may be
 	// what prevents serving.
 	Serving <-chan struct{}
 

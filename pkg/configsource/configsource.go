@@ -33,6 +33,7 @@ type Source struct {
 	events        *events
 	changed       chan struct{}
 	lastGoodInUse atomic.Bool // the last good configuration is in use
+	served        bool        // see Served; only Load and Fallback write it
 
 	mu          sync.Mutex // guards the following fields
 	mainContent content    // content of the file or the ConfigMap
@@ -116,6 +117,7 @@ func (s *Source) String() string { return "configuration source" }
 func (s *Source) Load(ctx context.Context) (cfg config.Config, why, err error) {
 	cfg, err = s.loadParts(ctx)
 	if err == nil && s.lastGood != nil {
+		s.served = s.lastGood.holds(cfg)
 		s.lastGood.save(InUse{Config: cfg, Generation: 1})
 	}
 	if err == nil || ctx.Err() != nil {
@@ -182,11 +184,16 @@ func (s *Source) Fallback(ctx context.Context, why error) (config.Config, error)
 		cfg = s.withStandby(ctx, cfg)
 	}
 	s.lastGoodInUse.Store(true)
+	s.served = true
 	s.lastGood.drop()
 	s.events.refused(why)
 	s.cfg.Log.ErrorContext(ctx, "running on the last good configuration", "file", s.lastGood.path(), "kept", at.UTC().Format(time.RFC3339), "source", s.Name())
 	return cfg, nil
 }
+
+// Served reports whether the configuration of Load or Fallback is the last good one: this node was served with it before. Whether it
+// has standby does not matter.
+func (s *Source) Served() bool { return s.served }
 
 // setContent sets the content of a part, mainContent or overlay.
 func (s *Source) setContent(part *content, c content) {

@@ -3,6 +3,7 @@
 package configsource
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -72,6 +73,21 @@ func (l *lastGoodStore) read() (cfg config.Config, at time.Time, err error) {
 	// The file contains every key, so the role does not change its values. But a key that the role forbids is an error.
 	cfg, err = config.ParseAs(l.path(), l.cfg.LastGood, data, l.cfg.Role)
 	return cfg, at, err
+}
+
+// holds reports whether cfg, but for standby, is the saved configuration.
+func (l *lastGoodStore) holds(cfg config.Config) bool {
+	saved, _, err := l.read()
+	if err != nil {
+		return false
+	}
+	saved.Standby = cfg.Standby
+	one, err := config.Marshal(saved)
+	if err != nil {
+		return false
+	}
+	other, err := config.Marshal(cfg)
+	return err == nil && bytes.Equal(one, other)
 }
 
 // Errors of the file as a whole.

@@ -36,6 +36,7 @@ type rendering struct {
 	overlay    string   // folder below daemonset
 	components []string // folders below daemonset/components
 	beside     []string // more folders below daemonset
+	staged     bool     // with the transformers of daemonset/staged
 	values     []string // arguments of helm template
 }
 
@@ -53,6 +54,7 @@ func renderings() []rendering {
 		{name: "large-cluster", overlay: "overlays/large-cluster", values: preset("large-cluster")},
 		{name: "iptables", overlay: "base", components: []string{"iptables"}, values: []string{"--set", "image.variant=iptables"}},
 		{name: "config-map", overlay: "base", components: []string{"config-map"}, values: []string{"--set", "config.watch=api"}},
+		{name: "staged", overlay: "base", staged: true, values: []string{"--set", "config.staged=true"}},
 		{name: "kernel", overlay: "base", components: []string{"kernel"}, values: []string{"--set", "config.agent.kernel.hits=auto"}},
 		{name: "kube-dns", overlay: "base", components: []string{"kube-dns"}, values: []string{"--set", "config.kubeDNS=kube-dns"}},
 		{
@@ -98,7 +100,7 @@ func run(ctx context.Context, input []byte, name string, args ...string) ([]byte
 func (r rendering) byKustomize(t *testing.T) []byte {
 	t.Helper()
 	target := filepath.Join(folder, r.overlay)
-	if len(r.components)+len(r.beside) > 0 {
+	if len(r.components)+len(r.beside) > 0 || r.staged {
 		target = r.kustomization(t)
 	}
 	return kustomize(t, target)
@@ -120,6 +122,9 @@ func (r rendering) kustomization(t *testing.T) string {
 	text += "components:\n"
 	for _, name := range r.components {
 		text += fmt.Sprintf("- %s\n", filepath.Join(root, "components", name))
+	}
+	if r.staged {
+		text += fmt.Sprintf("transformers:\n- %s\n", filepath.Join(root, "staged"))
 	}
 	proctest.WriteFile(t, filepath.Join(dir, "kustomization.yaml"), text)
 	return dir

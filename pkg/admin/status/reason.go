@@ -40,6 +40,7 @@ const (
 	Panicked           Reason = "Panicked"           // a panic was recovered
 	PodsUnknown        Reason = "PodsUnknown"        // the pods of the node are not confirmed fresh
 	ProbeFails         Reason = "ProbeFails"         // a configured probe gets no good answer
+	RequiredNameFails  Reason = "RequiredNameFails"  // a new configuration, or a new agent, waits until its requiredNames resolve
 	RouteDown          Reason = "RouteDown"          // no upstream of a route gives good answers
 	RulesWrong         Reason = "RulesWrong"         // the interception rules are not in place
 	SnapshotFails      Reason = "SnapshotFails"      // the next start is cold
