@@ -3,6 +3,7 @@
 package manifests
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -146,11 +147,8 @@ func TestScrapeTargets(t *testing.T) {
 			continue
 		}
 		endpoints, _, _ := unstructured.NestedSlice(o.Object, "spec", "endpoints")
-		port := endpoints[0].(map[string]any)["port"]
 		targets = append(targets, o.GetName())
-		if port != int64(9300) && port != int64(9253) || (port == int64(9300)) != (o.GetName() == "node-cache") {
-			t.Errorf("%s: port %v", id(o), port)
-		}
+		same(t, id(o)+": port", ports[o.GetName()], fmt.Sprint(endpoints[0].(map[string]any)["port"]))
 	}
 	same(t, "PodMonitorings", []string{"node-cache", "node-cache-resolver"}, sorted(targets))
 	for _, s := range sources(t) {
