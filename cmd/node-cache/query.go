@@ -24,19 +24,15 @@ import (
 
 // A question holds the command line of query.
 type question struct {
-	server  netip.AddrPort
-	tcp     bool
-	explain bool
-	to      netip.Addr // address of the pod whose answer is explained; zero: the sender's
-	timeout time.Duration
-	output  string
-	name    string
-	rrtype  uint16
+	flags  cli.QueryFlags
+	server netip.AddrPort
+	to     netip.Addr // address of the pod whose answer is explained; zero: the sender's
+	name   string
+	rrtype uint16
 }
 
 func queryCommand() *cobra.Command {
 	q := question{}
-	var server, pod string
 	cmd := &cobra.Command{
 		Use:   "query [flags] NAME [TYPE]",
 		Short: "Send a DNS query to an agent and print the response",
@@ -52,29 +48,25 @@ Exit code 0: there are records; 3: the name, or the type of the name, does not e
 no response, or another rcode; 2: invalid command line.`,
 		Args: cli.UsageArgs(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := q.parse(server, pod, args); err != nil {
+			if err := q.parse(args); err != nil {
 				return &cli.UsageError{Err: err}
 			}
 			return q.ask(cmd)
 		},
 	}
-	cmd.Flags().StringVar(&server, "server", "", "`IP[:PORT]` of the agent; default: the agent on this host, and port 53 for an IP alone")
-	cmd.Flags().BoolVar(&q.tcp, "tcp", false, "ask over TCP instead of UDP")
-	cmd.Flags().BoolVar(&q.explain, "explain", false, "show where the answer is from")
-	cmd.Flags().StringVar(&pod, "pod", "", "`IP` of a pod of this node: explain the answer that this pod gets, with its search path; implies --explain")
-	cmd.Flags().DurationVar(&q.timeout, "timeout", 5*time.Second, "the longest `TIME` to wait for the response, such as 500ms")
-	cli.AddOutput(cmd, cmd.Flags(), &q.output)
+	q.flags.Add(cmd)
 	return cmd
 }
 
 // parse parses the command line.
-func (q *question) parse(server, pod string, args []string) error {
-	if pod != "" {
+func (q *question) parse(args []string) error {
+	server := q.flags.Server
+	if pod := q.flags.Pod; pod != "" {
 		var err error
 		if q.to, err = netip.ParseAddr(pod); err != nil {
 			return fmt.Errorf("--pod %q: not an IP address", pod)
 		}
-		q.explain = true
+		q.flags.Explain = true
 	}
 	ip, err := netip.ParseAddr(server)
 	switch {
@@ -101,7 +93,7 @@ func (q *question) parse(server, pod string, args []string) error {
 // ask sends the query and prints the response.
 func (q *question) ask(cmd *cobra.Command) error {
 	network := "udp"
-	if q.tcp {
+	if q.flags.TCP {
 		network = "tcp"
 	}
 	reply, took, err := q.exchange(cmd.Context(), network)
@@ -122,10 +114,10 @@ func (q *question) ask(cmd *cobra.Command) error {
 	}
 	a := queryReply{Rcode: dns.RcodeToString[reply.Rcode], Records: records, Server: q.server, Network: network, Latency: took.Seconds()}
 	a.readOptions(reply.IsEdns0())
-	if q.output == "json" {
+	if q.flags.Output == "json" {
 		err = cli.PrintJSON(cmd.OutOrStdout(), &a)
 	} else {
-		_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Join(append(records, a.comments(q.explain)...), "\n"))
+		_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Join(append(records, a.comments(q.flags.Explain)...), "\n"))
 	}
 	if err != nil {
 		return err
@@ -142,11 +134,11 @@ func (q *question) ask(cmd *cobra.Command) error {
 func (q *question) exchange(ctx context.Context, network string) (*dns.Msg, time.Duration, error) {
 	m := new(dns.Msg).SetQuestion(q.name, q.rrtype)
 	m.SetEdns0(1232, false)
-	if q.explain {
+	if q.flags.Explain {
 		opt := m.IsEdns0()
 		opt.Option = append(opt.Option, &dns.EDNS0_LOCAL{Code: wire.OptionExplain, Data: q.to.AsSlice()})
 	}
-	c := &dns.Client{Net: network, Timeout: q.timeout}
+	c := &dns.Client{Net: network, Timeout: q.flags.Timeout}
 	return c.ExchangeContext(ctx, m, q.server.String())
 }
 

@@ -3,14 +3,11 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -18,12 +15,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/plain"
 )
 
-// maxLine bounds the bytes of a line of /watch. A name has at most 1,004 as text, a pod 317, the path of a hosts file 4,096.
-const maxLine = 16 << 10
-
 func watchCommand() *cobra.Command {
 	var flags adminFlags
-	filter := map[string]*string{}
+	var filter cli.WatchFlags
 	cmd := &cobra.Command{
 		Use:   "watch [flags]",
 		Short: "Show the queries of this node live",
@@ -40,27 +34,15 @@ Exit code 0: ended by Ctrl-C; 1: the agent did not respond, or has ended; 2: inv
 command line.`,
 		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			given := url.Values{}
-			for name, value := range filter {
-				if *value != "" {
-					given.Set(name, *value)
-				}
-			}
 			c, err := newAdminClient(flags.admin)
 			if err != nil {
 				return &cli.UsageError{Err: err}
 			}
-			return c.watch(cmd, given, flags.output == "json")
+			return c.watch(cmd, filter.Parameters(), flags.output == "json")
 		},
 	}
 	flags.add(cmd)
-	for name, usage := range map[string]string{
-		"pod": "only queries of `NAMESPACE/POD`", "namespace": "only queries of pods of `NAMESPACE`",
-		"name": "only queries for names at and below `DOMAIN`", "rcode": "only replies with `RCODE`, such as NXDOMAIN",
-		"source": "only replies from `SOURCE`, such as cache or upstream",
-	} {
-		filter[name] = cmd.Flags().String(name, "", usage)
-	}
+	filter.Add(cmd, "namespace")
 	return cmd
 }
 
@@ -80,12 +62,11 @@ func (c *adminClient) watch(cmd *cobra.Command, given url.Values, asJSON bool) e
 		why, _ := io.ReadAll(io.LimitReader(reply.Body, maxReason))
 		return c.refusedError("/watch", reply.StatusCode, string(why))
 	}
-	lines := bufio.NewScanner(reply.Body)
-	lines.Buffer(nil, maxLine)
+	lines := cli.WatchLines(reply.Body)
 	for lines.Scan() {
 		line := string(plain.JSON(lines.Bytes()))
 		if !asJSON {
-			if line, err = watchLine(lines.Bytes()); err != nil {
+			if line, err = cli.WatchText(lines.Bytes()); err != nil {
 				return fmt.Errorf("reading /watch of the agent at %s: %w", c.where, err)
 			}
 		}
@@ -97,38 +78,4 @@ func (c *adminClient) watch(cmd *cobra.Command, given url.Values, asJSON bool) e
 		return nil // Ctrl-C
 	}
 	return fmt.Errorf("the agent at %s ended the stream: %w", c.where, cmp.Or(lines.Err(), io.EOF))
-}
-
-// watchLine formats a line of /watch. The members that follow the client are those of the explanation, and the extended error.
-func watchLine(text []byte) (string, error) {
-	var q struct {
-		Time                                   time.Time
-		Name, Type, Rcode, Source, Client, Pod string
-		Took                                   float64 `json:"took_seconds"`
-		Dropped                                uint64
-
-		Upstream, Failure, Reason, Denied, Below, Rule string
-		EDE                                            *int   `json:"ede"`
-		EDEText                                        string `json:"ede_text"`
-	}
-	if err := cli.ReadJSON(text, &q); err != nil {
-		return "", err
-	}
-	if q.Dropped > 0 {
-		return fmt.Sprintf("(%d more)", q.Dropped), nil
-	}
-	var b strings.Builder
-	_, _ = fmt.Fprintf(&b, "%s  %-8s %-8s %9s  %-5s %s  %s", q.Time.Format("15:04:05.000"), q.Rcode, q.Source,
-		time.Duration(q.Took*float64(time.Second)).Round(10*time.Microsecond), q.Type, q.Name, cmp.Or(q.Pod, q.Client))
-	for _, member := range [][2]string{
-		{"upstream", q.Upstream}, {"failure", q.Failure}, {"reason", q.Reason}, {"denied", q.Denied}, {"below", q.Below}, {"rule", q.Rule},
-	} {
-		if member[1] != "" {
-			_, _ = fmt.Fprintf(&b, "  %s=%s", member[0], member[1])
-		}
-	}
-	if q.EDE != nil {
-		_, _ = fmt.Fprintf(&b, "  extended error %d (%s)", *q.EDE, q.EDEText)
-	}
-	return plain.Line(b.String()), nil
 }

@@ -41,7 +41,7 @@ func TestWatch(t *testing.T) {
 `, "node-cache: the agent at " + addr + " ended the stream: EOF\n"},
 		{"as JSON", "json", hostile + "\n", "\n" + strings.Replace(hostile, "\u009b", `\u009b`, 1) + "\n", "node-cache: the agent at " + addr + " ended the stream: EOF\n"},
 		{"not JSON", "text", "x\n", "\n", "node-cache: reading /watch of the agent at " + addr + ": invalid character 'x' looking for beginning of value\n"},
-		{"a long line", "text", strings.Repeat("x", maxLine+1), "\n", "node-cache: the agent at " + addr + " ended the stream: bufio.Scanner: token too long\n"},
+		{"a long line", "text", strings.Repeat("x", cli.MaxWatchLine+1), "\n", "node-cache: the agent at " + addr + " ended the stream: bufio.Scanner: token too long\n"},
 	} {
 		sent = tt.sent
 		same(t, tt.name, result{cli.ExitFailed, tt.stdout[1:], tt.stderr}, command("watch", "--admin", addr, "-o", tt.flag))
