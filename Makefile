@@ -26,9 +26,9 @@ run: build ## build, then answer the example cluster's names on 127.0.0.1:1053
 	@echo '  dig @127.0.0.1 -p 1053 _pg._tcp.db.shop.svc.cluster.local SRV'
 	@echo '  dig @127.0.0.1 -p 1053 example.com                    from the nameservers of /etc/resolv.conf'
 	@echo '  bin/node-cache status                                 how it is doing'
-	@echo '  bin/node-cache page --admin unix:/tmp/node-cache.sock the address of its page for browsers'
-	@echo 'Ctrl-C stops it.'
-	bin/node-cache agent --config examples/node-cache.yaml
+	@echo 'Ctrl-C stops it. Its page for browsers:'
+	@{ for try in 1 2 3 4 5 6 7 8 9; do sleep 0.5; bin/node-cache page --admin unix:/tmp/node-cache.sock 2>/dev/null && break; done; } & \
+	exec bin/node-cache agent --config examples/node-cache.yaml
 
 play: build ## root, no Kubernetes: a node with two pods, and a shell in one of them
 	$(GO) build -buildvcs=false -o bin/play ./internal/play

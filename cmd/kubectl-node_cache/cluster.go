@@ -144,5 +144,9 @@ func (c *cluster) oneNode(ctx context.Context, name string) (*node, error) {
 	if i := slices.IndexFunc(list, func(n *node) bool { return n.name == name }); i >= 0 {
 		return list[i], nil
 	}
-	return nil, &hint.Error{Err: errors.New("no agent on a node " + name), Hint: "`kubectl node-cache status` lists the nodes"}
+	return nil, noAgent(name)
+}
+
+func noAgent(name string) error {
+	return &hint.Error{Err: errors.New("no agent on a node " + name), Hint: "`kubectl node-cache status` lists the nodes"}
 }

@@ -26,28 +26,33 @@ Exit code 0: no check failed; 1: a check failed, or doctor did not run; 2: inval
 line.`,
 		Args: cli.UsageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := c.oneNode(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			pod, err := n.agent()
-			if err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), doctorTimeout)
-			defer cancel()
-			r, err := c.exec(ctx, pod.Name, "doctor")
-			switch {
-			case isDenied(err):
-				return c.apiError(err)
-			case err != nil:
-				return errors.New("node " + n.name + ": " + cell(err.Error()))
-			}
-			err = errors.Join(cli.PrintPlain(cmd.OutOrStdout(), r.stdout.Bytes()), cli.PrintPlain(cmd.ErrOrStderr(), r.stderr.Bytes()))
-			if err == nil && r.code != cli.ExitOK {
-				return cli.ExitError(r.code)
-			}
-			return err
+			return c.show(cmd, args[0], doctorTimeout, "doctor")
 		},
 	}
+}
+
+// show runs the agent's program in the pod of a node, prints what it prints, and fails with its exit code.
+func (c *cluster) show(cmd *cobra.Command, name string, timeout time.Duration, args ...string) error {
+	n, err := c.oneNode(cmd.Context(), name)
+	if err != nil {
+		return err
+	}
+	pod, err := n.agent()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+	defer cancel()
+	r, err := c.exec(ctx, pod.Name, args...)
+	switch {
+	case isDenied(err):
+		return c.apiError(err)
+	case err != nil:
+		return errors.New("node " + n.name + ": " + cell(err.Error()))
+	}
+	err = errors.Join(cli.PrintPlain(cmd.OutOrStdout(), r.stdout.Bytes()), cli.PrintPlain(cmd.ErrOrStderr(), r.stderr.Bytes()))
+	if err == nil && r.code != cli.ExitOK {
+		return cli.ExitError(r.code)
+	}
+	return err
 }

@@ -32,11 +32,22 @@ type reply struct {
 	code           int
 }
 
-// exec runs the agent's program in a pod. It reads the WebSocket itself: remotecommand of client-go reads the stream of
-// errors, which the node sends, without a bound.
+// exec runs the agent's program in a pod.
 func (c *cluster) exec(ctx context.Context, pod string, args ...string) (*reply, error) {
+	conn, err := c.start(ctx, pod, false, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	return readReply(conn)
+}
+
+// start starts the agent's program in a pod. The caller reads the WebSocket: remotecommand of client-go reads the stream of errors,
+// which the node sends, without a bound.
+func (c *cluster) start(ctx context.Context, pod string, stdin bool, args ...string) (webSocket, error) {
 	options := &corev1.PodExecOptions{
-		Container: agentName, Command: append([]string{"/node-cache"}, args...), Stdout: true, Stderr: true,
+		Container: agentName, Command: append([]string{"/node-cache"}, args...), Stdin: stdin, Stdout: true, Stderr: true,
 	}
 	where := c.client.CoreV1().RESTClient().Get().Namespace(c.namespace).Resource("pods").Name(pod).SubResource("exec").
 		VersionedParams(options, scheme.ParameterCodec)
@@ -55,9 +66,14 @@ func (c *cluster) exec(ctx context.Context, pod string, args ...string) (*reply,
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	return readReply(conn)
+	return conn, nil
+}
+
+// A webSocket carries the streams of a program. The first byte of a message names the stream.
+type webSocket interface {
+	messageReader
+	WriteMessage(kind int, message []byte) error
+	Close() error
 }
 
 // A messageReader is a WebSocket.
@@ -116,18 +132,25 @@ func (r *reply) setStatus(text []byte) error {
 	return errors.New(cmp.Or(s.Message, "the status has no message"))
 }
 
-// output runs the agent's program in a pod and returns its standard output. An exit code above 0 is an error, with the hint that the
-// program printed.
+// err returns the error that the program printed, with its hint; nil: exit code 0.
+func (r *reply) err() error {
+	if r.code == cli.ExitOK {
+		return nil
+	}
+	why, rest, _ := strings.Cut(r.stderr.String(), "\n")
+	_, rest, _ = strings.Cut("\n"+rest, "\nhint: ")
+	advice, _, _ := strings.Cut(rest, "\n")
+	return &hint.Error{Err: errors.New(cmp.Or(strings.TrimPrefix(why, "node-cache: "), fmt.Sprintf("exit code %d", r.code))), Hint: cell(advice)}
+}
+
+// output runs the agent's program in a pod and returns its standard output. An exit code above 0 is an error.
 func (c *cluster) output(ctx context.Context, pod string, args ...string) ([]byte, error) {
 	r, err := c.exec(ctx, pod, args...)
-	switch {
-	case err != nil:
+	if err == nil {
+		err = r.err()
+	}
+	if err != nil {
 		return nil, err
-	case r.code != cli.ExitOK:
-		why, rest, _ := strings.Cut(r.stderr.String(), "\n")
-		_, rest, _ = strings.Cut("\n"+rest, "\nhint: ")
-		advice, _, _ := strings.Cut(rest, "\n")
-		return nil, &hint.Error{Err: errors.New(cmp.Or(strings.TrimPrefix(why, "node-cache: "), fmt.Sprintf("exit code %d", r.code))), Hint: cell(advice)}
 	}
 	return r.stdout.Bytes(), nil
 }

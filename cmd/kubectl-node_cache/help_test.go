@@ -11,7 +11,7 @@ import (
 // TestHelp checks the help of each command.
 func TestHelp(t *testing.T) {
 	t.Parallel()
-	if n := clitest.Help(t, rootCommand()); n != 8 {
-		t.Errorf("%d commands, want eight", n)
+	if n := clitest.Help(t, rootCommand()); n != 11 {
+		t.Errorf("%d commands, want eleven", n)
 	}
 }

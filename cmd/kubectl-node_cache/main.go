@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubectl-node_cache is the kubectl plugin `kubectl node-cache`, which shows and flushes the agents of all nodes.
+// Command kubectl-node_cache is the kubectl plugin `kubectl node-cache`, which shows, asks and flushes the agents of the nodes.
 //
 // It runs the agent's own command line in each agent's pod (pods/exec), so that the agents need no new port and no new
 // permission, and the API server decides what the user may do. A port-forward cannot do this: it leads to 127.0.0.1 of the
@@ -40,8 +40,8 @@ func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:         "kubectl-node_cache",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl node-cache"},
-		Short:       "Show the node-cache agents of all nodes, and flush their caches",
-		Long: `Show the node-cache agents of all nodes, and flush their caches. Each command runs
+		Short:       "Show and ask the node-cache agents of the nodes, and flush their caches",
+		Long: `Show and ask the node-cache agents of the nodes, and flush their caches. Each command runs
 /node-cache in the agents' pods, as "kubectl exec" does. You need these permissions in the
 namespace of the agents: get daemonsets, list pods, get and create pods/exec.
 
@@ -51,5 +51,5 @@ Exit code 0: every agent did it; 1: one did not, or an error; 2: invalid command
 	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig `FILE`; default: the variable KUBECONFIG, or ~/.kube/config")
 	flags.StringVar(&c.context, "context", "", "`CONTEXT` in the kubeconfig; default: the current one")
 	flags.StringVarP(&c.namespace, "namespace", "n", "kube-system", "`NAMESPACE` of the agents")
-	return cli.Root(root, version, statusCommand(c), topCommand(c), doctorCommand(c), flushCommand(c), waitCommand(c), offCommand(c), onCommand(c))
+	return cli.Root(root, version, statusCommand(c), topCommand(c), queryCommand(c), watchCommand(c), pageCommand(c), doctorCommand(c), flushCommand(c), waitCommand(c), offCommand(c), onCommand(c))
 }

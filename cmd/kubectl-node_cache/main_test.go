@@ -186,6 +186,32 @@ func TestDoctor(t *testing.T) {
 	}, command("doctor", "node2", flag))
 }
 
+// TestQuery passes on flags, arguments, output and exit code.
+func TestQuery(t *testing.T) {
+	t.Parallel()
+	var ran string
+	s := apiServer{
+		daemonSet: daemonSet(1),
+		pods:      []corev1.Pod{agentPod("a", "node1", 1)},
+		run: func(_, command string, stdout, stderr, _ io.Writer) int {
+			ran = command
+			_, _ = io.WriteString(stdout, "a.example.\t60\tIN\tTXT\t\"\x1b[2J\u009b\"\n; NXDOMAIN\n")
+			_, _ = io.WriteString(stderr, "\x1b[31mlate\n")
+			return 3
+		},
+	}
+	flag := s.start(t)
+	want := result{3, "a.example.\t60\tIN\tTXT\t\"?[2J?\"\n; NXDOMAIN\n", "?[31mlate\n"}
+	for _, tt := range []struct{ args, want string }{
+		{"node1 a.example", "-- a.example"},
+		{"node1 a.example TXT --explain -o json --server 192.0.2.1 --timeout 2s -n kube-system", "--explain=true --output=json --server=192.0.2.1 --timeout=2s -- a.example TXT"},
+		{"node1 --tcp --pod 10.1.2.3 -- -x", "--pod=10.1.2.3 --tcp=true -- -x"},
+	} {
+		assert.Same(t, tt.args, want, command(append(strings.Fields("query "+flag), strings.Fields(tt.args)...)...))
+		assert.Equal(t, tt.args, "/node-cache query "+tt.want, ran)
+	}
+}
+
 func TestWait(t *testing.T) {
 	t.Parallel()
 	steps := []appsv1.DaemonSetStatus{
@@ -215,7 +241,7 @@ func TestRefused(t *testing.T) {
 	t.Parallel()
 	s := apiServer{daemonSet: daemonSet(2), pods: []corev1.Pod{agentPod("a", "node1", 1), agentPod("b", "node2", 1)}}
 	flag := s.start(t)
-	for _, args := range []string{"status", "top", "flush a.example", "doctor node1"} {
+	for _, args := range []string{"status", "top", "flush a.example", "doctor node1", "query node1 a.example", "watch", "page node1"} {
 		assert.Same(t, args, result{
 			cli.ExitFailed, "",
 			"node-cache: asking the API server: you may not\nhint: you need to get daemonsets, to list pods, and to get and create pods/exec in the namespace kube-system\n",
@@ -234,6 +260,10 @@ func TestUsage(t *testing.T) {
 		{"status -o yaml", `--output "yaml": not text or json`},
 		{"top --by node", `--by "node": not one of pod, workload, namespace, name`},
 		{"doctor", "accepts 1 arg(s), received 0"},
+		{"query node1", "accepts between 2 and 3 arg(s), received 1"},
+		{"query node1 a.example --timeout 0s", "--timeout 0s: not more than 0"},
+		{"watch -o yaml", `--output "yaml": not text or json`},
+		{"page", "accepts 1 arg(s), received 0"},
 		{"flush", "flush: give exactly one of NAME and --zone"},
 		{"flush a --zone b", "flush: give exactly one of NAME and --zone"},
 		{"flush a..b", `"a..b": not a domain name`},

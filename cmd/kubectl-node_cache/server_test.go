@@ -33,7 +33,10 @@ type apiServer struct {
 	pods      []corev1.Pod
 	// run runs a command in a pod. A program that returns a negative code has ended the connection itself.
 	run func(pod, command string, stdout, stderr, status io.Writer) (code int)
+	// relay runs a command that has a standard input.
+	relay func(pod string, stdin io.Reader, stdout, stderr, status io.Writer) (code int)
 
+	t         *testing.T
 	mu        sync.Mutex // guards the fields below
 	config    string     // the configuration in the ConfigMap node-cache
 	conflicts int        // updates of it that fail first
@@ -85,6 +88,7 @@ func (s *apiServer) configuration() string {
 // start starts the server and returns the flag for a kubeconfig of it.
 func (s *apiServer) start(t *testing.T) string {
 	t.Helper()
+	s.t = t
 	const api = "/api/v1/namespaces/kube-system/pods"
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /apis/apps/v1/namespaces/kube-system/daemonsets/node-cache", func(w http.ResponseWriter, _ *http.Request) {
@@ -136,7 +140,11 @@ func send(t *testing.T, w http.ResponseWriter, object any) {
 
 // exec runs a command, as the API server and the kubelet do.
 func (s *apiServer) exec(w http.ResponseWriter, r *http.Request) {
-	if s.run == nil {
+	run, reads := s.run, wsstream.IgnoreChannel
+	if r.URL.Query().Get("stdin") == "true" {
+		run, reads = nil, wsstream.ReadChannel
+	}
+	if run == nil && s.relay == nil {
 		refusal := metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonForbidden, Message: "you may not", Code: http.StatusForbidden}
 		w.WriteHeader(http.StatusForbidden)
 		_ = json.NewEncoder(w).Encode(refusal)
@@ -144,7 +152,7 @@ func (s *apiServer) exec(w http.ResponseWriter, r *http.Request) {
 	}
 	const none, writes = wsstream.IgnoreChannel, wsstream.WriteChannel
 	conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{
-		remotecommand.StreamProtocolV5Name: {Binary: true, Channels: []wsstream.ChannelType{none, writes, writes, writes, none}},
+		remotecommand.StreamProtocolV5Name: {Binary: true, Channels: []wsstream.ChannelType{reads, writes, writes, writes, none}},
 	})
 	_, streams, err := conn.Open(w, r)
 	if err != nil {
@@ -152,8 +160,14 @@ func (s *apiServer) exec(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() { _ = conn.Close() }()
 	command := strings.Join(r.URL.Query()["command"], " ")
-	status := metav1.Status{Status: metav1.StatusSuccess}
-	if code := s.run(r.PathValue("pod"), command, streams[1], streams[2], streams[3]); code != 0 {
+	status, code := metav1.Status{Status: metav1.StatusSuccess}, 0
+	if run != nil {
+		code = run(r.PathValue("pod"), command, streams[1], streams[2], streams[3])
+	} else {
+		assert.Equal(s.t, "command", "/node-cache relay", command)
+		code = s.relay(r.PathValue("pod"), streams[0], streams[1], streams[2], streams[3])
+	}
+	if code != 0 {
 		status = metav1.Status{Status: metav1.StatusFailure, Reason: remotecommand.NonZeroExitCodeReason, Details: &metav1.StatusDetails{
 			Causes: []metav1.StatusCause{{Type: remotecommand.ExitCodeCauseType, Message: strconv.Itoa(code)}},
 		}}

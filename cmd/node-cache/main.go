@@ -56,7 +56,7 @@ Exit code 0: done; 1: failed, with the reason and a hint on standard error; 2: i
 command line. The help of a command has what differs.`,
 	}, version,
 		agentCommand(), resolverCommand(), checkCommand(), convertCommand(), queryCommand(), cacheCommand(), kernelCommand(), readyCommand(), statusCommand(),
-		cleanupCommand(), doctorCommand(), topCommand(), watchCommand(), pageCommand(), doctorChildCommand(), versionCommand())
+		cleanupCommand(), doctorCommand(), topCommand(), watchCommand(), pageCommand(), relayCommand(), doctorChildCommand(), versionCommand())
 }
 
 // report prints the error of a command and returns the exit code.

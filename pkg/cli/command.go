@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strings"
 
 	"github.com/miekg/dns"
 	"github.com/spf13/cobra"
@@ -88,12 +89,16 @@ func PrintPage(out io.Writer, page []byte, output string) error {
 	return PrintPlain(out, page)
 }
 
-// PrintPlain prints the lines of a text from the network.
+// PrintPlain prints the lines of a text from the network. It keeps tabs, which separate the fields of a record.
 func PrintPlain(out io.Writer, text []byte) error {
 	if len(text) > 0 && !bytes.HasSuffix(text, []byte("\n")) {
 		text = append(bytes.Clone(text), '\n')
 	}
-	_, err := io.WriteString(out, plain.Lines(string(text)))
+	fields := strings.Split(string(text), "\t")
+	for i := range fields {
+		fields[i] = plain.Lines(fields[i])
+	}
+	_, err := io.WriteString(out, strings.Join(fields, "\t"))
 	return err
 }
 

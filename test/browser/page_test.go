@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"net/url"
 	"os"
@@ -27,6 +29,7 @@ import (
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/admin/page"
+	"github.com/nodecache/node-cache/pkg/admin/relay"
 	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/admin/top"
 	"github.com/nodecache/node-cache/pkg/resolve"
@@ -103,8 +106,8 @@ func TestPage(t *testing.T) {
 }
 
 // exampleServer serves the page with the example of docs/status.md, pods, ten minutes of queries, and a stream of live queries. It
-// returns the address of the page.
-func exampleServer(t *testing.T) (address string) {
+// returns the address of the page, and the path of the socket.
+func exampleServer(t *testing.T) (address, socket string) {
 	t.Helper()
 	var s status.Status
 	text, err := os.ReadFile("../../pkg/admin/testdata/status.json")
@@ -145,7 +148,7 @@ func exampleServer(t *testing.T) (address string) {
 		ended := time.Now()
 		now = func() time.Time { return ended }
 	})
-	socket := proctest.SocketPath(t)
+	socket = proctest.SocketPath(t)
 	a, err := admin.New(admin.Config{
 		Addr: netip.MustParseAddrPort("127.0.0.1:0"), Socket: socket, Metrics: http.NotFoundHandler(),
 		Ready: func() error { return nil }, Status: func(bool) any { return s }, Front: p.Serve, Watch: watch,
@@ -160,7 +163,25 @@ func exampleServer(t *testing.T) (address string) {
 		stop()
 		assert.NoError(t, <-ended)
 	})
-	return proctest.PageURL(t, socket)
+	return proctest.PageURL(t, socket), socket
+}
+
+// relayed returns the address of the page as `kubectl node-cache page` relays it.
+func relayed(t *testing.T, socket string) string {
+	t.Helper()
+	agent := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", socket)
+	}}
+	at := &url.URL{Scheme: "http", Path: "/secret/"}
+	server := httptest.NewUnstartedServer(relay.Page(at, agent))
+	at.Host = server.Listener.Addr().String()
+	server.Start()
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return at.String()
 }
 
 // recent is what the pods of the example asked.
@@ -213,7 +234,7 @@ func watch(given url.Values) (<-chan []byte, func(), error) {
 // of docs/troubleshooting.md.
 func TestPageExample(t *testing.T) {
 	browser := startBrowser(t)
-	address := exampleServer(t)
+	address, socket := exampleServer(t)
 	for _, tc := range []struct {
 		name  string
 		width int64
@@ -295,17 +316,24 @@ func TestPageExample(t *testing.T) {
 		p.checkLayout()
 		p.checkQuiet()
 	})
-	t.Run("live queries", func(t *testing.T) {
-		p := openTab(browser, t, address, 360, "light", false)
-		run(p, chromedp.Evaluate[bool]("document.querySelector('#live button').focus(), true"))
-		run(p, chromedp.KeyEvent("\r"))
-		p.await("#live tbody tr:first-child", "<img src=x onerror=alert(1)>. A")
-		p.await("#live p", "7 queries left out at ")
-		p.await("#live tbody tr:nth-child(2)", "n249.example.com. A")
-		assert.Equal(t, "rows", 100, run(p, chromedp.Evaluate[int]("document.querySelectorAll('#live tbody tr').length")))
-		p.checkLayout()
-		p.checkQuiet()
-		run(p, chromedp.KeyEvent("\r"))
-		p.await("#live button", "Start")
+	for name, address := range map[string]string{"live queries": address, "relayed": relayed(t, socket)} {
+		t.Run(name, func(t *testing.T) {
+			p := openTab(browser, t, address, 360, "light", false)
+			run(p, chromedp.Evaluate[bool]("document.querySelector('#live button').focus(), true"))
+			run(p, chromedp.KeyEvent("\r"))
+			p.await("#live tbody tr:first-child", "<img src=x onerror=alert(1)>. A")
+			p.await("#live p", "7 queries left out at ")
+			p.await("#live tbody tr:nth-child(2)", "n249.example.com. A")
+			assert.Equal(t, "rows", 100, run(p, chromedp.Evaluate[int]("document.querySelectorAll('#live tbody tr').length")))
+			p.checkLayout()
+			p.checkQuiet()
+			run(p, chromedp.KeyEvent("\r"))
+			p.await("#live button", "Start")
+		})
+	}
+	t.Run("relayed, its cookies", func(t *testing.T) {
+		p := openTab(browser, t, relayed(t, socket), 360, "light", false)
+		const cookies = "(() => { try { return document.cookie } catch (e) { return e.name } })()"
+		assert.Equal(t, "cookies of other servers on 127.0.0.1", "SecurityError", run(p, chromedp.Evaluate[string](cookies)))
 	})
 }

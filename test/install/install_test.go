@@ -63,6 +63,7 @@ func TestInstall(t *testing.T) {
 	ok("a rolling update under load", b.testRollingUpdate)
 	ok("the search path", b.testSearchPath)
 	ok("the kubectl plugin", b.testPlugin)
+	ok("the kubectl plugin, streams", b.testPluginStreams)
 	ok("pods from the kubelet", b.testKubeletPods)
 	ok("Prometheus", b.testMonitoring)
 	ok("an outage of the upstreams", b.testOutage)
