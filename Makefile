@@ -9,11 +9,12 @@ CREATED  ?= $(shell git -c safe.directory='*' log -1 --format=%ct 2>/dev/null ||
 FUZZTIME ?= 60s
 # The go command records version and commit in the program. The variables have Git answer it in a repository of another owner.
 BUILD     = GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*' CGO_ENABLED=0 \
-  $(GO) build -buildvcs=auto -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+  $(GO) build -buildvcs=auto -trimpath -ldflags '-s -w -X main.version=$(VERSION) $(ENTRY)'
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z_-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+build: ENTRY = -E main.entry # cmd/node-cache/entry_linux.go
 build: ## build the static binary bin/node-cache
 	$(BUILD) -o bin/node-cache ./cmd/node-cache
 

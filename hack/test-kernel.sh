@@ -150,7 +150,7 @@ install_programs() {
 # install_tests builds the test binaries, all linked statically, and their list.
 install_tests() {
   local package seconds flags binary
-  go build -ldflags '-s -w' -o "$root/usr/sbin/node-cache" ./cmd/node-cache || return 1
+  go build -ldflags '-s -w -E main.entry' -o "$root/usr/sbin/node-cache" ./cmd/node-cache || return 1
   while read -r package seconds flags; do
     [[ -n $package ]] && compgen -G "$package/*_test.go" >/dev/null || continue
     binary=$(basename "$package").test # as go test names it: tests read the program's name from the kernel

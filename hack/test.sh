@@ -167,7 +167,7 @@ suite_scenarios() { go test -json -count=1 -timeout=10m ./test/scenario/...; }
 binary() {
   [[ -n ${E2E_BINARY:-} || -n ${E2E_RACE:-} ]] && return
   chmod 755 "$work" # one test runs it as an ordinary user
-  go build -ldflags '-w -X main.version=test' -o "$work/node-cache" ./cmd/node-cache >&2 && export E2E_BINARY=$work/node-cache
+  go build -ldflags '-w -E main.entry -X main.version=test' -o "$work/node-cache" ./cmd/node-cache >&2 && export E2E_BINARY=$work/node-cache
 }
 
 # The program as a process, with real servers and clients that wait for some seconds only, and its page in a browser.

@@ -277,7 +277,7 @@ line.`,
 		},
 	}
 	flags.add(cmd)
-	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Second, "the longest `TIME` to wait for the response, such as 500ms")
+	cmd.Flags().DurationVar(&timeout, "timeout", 3*time.Second, "the longest `TIME` to wait for the response, such as 500ms")
 	cmd.Flags().BoolVar(&live, "live", false, "report whether the agent works at all, instead of whether it is ready")
 	return cmd
 }

@@ -34,6 +34,9 @@ func compile(ctx context.Context, o *options, platform, program string) (*binary
 	defer func() { _ = os.RemoveAll(folder) }()
 	file := filepath.Join(folder, program)
 	ldflags := "-s -w -X main.version=" + o.version
+	if program == "node-cache" {
+		ldflags += " -E main.entry" // cmd/node-cache/entry_linux.go
+	}
 	if _, err := goCommand(ctx, o.root, platform, "build", "-buildvcs=auto", "-trimpath", "-ldflags", ldflags, "-o", file, "./cmd/"+program); err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"crypto/elliptic"
 	"crypto/x509"
 	"debug/elf"
+	"debug/gosym"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -137,9 +138,26 @@ func checkBinary(t *testing.T, data []byte, arch string) {
 	if needed, err := program.ImportedLibraries(); len(needed) > 0 || program.Section(".interp") != nil {
 		t.Errorf("the binary needs %v (%v), want a static one", needed, err)
 	}
+	checkEntry(t, program)
 	t.Logf("the binary has %.1f MB", float64(len(data))/1e6)
 	if len(data) > maxBinary {
 		t.Errorf("the binary has %d bytes, want %d at most", len(data), maxBinary)
+	}
+}
+
+// checkEntry asks for the entry that answers probes without Go's runtime.
+func checkEntry(t *testing.T, program *elf.File) {
+	t.Helper()
+	lines, err := program.Section(".gopclntab").Data()
+	if err != nil {
+		t.Fatalf("reading the function table: %v", err)
+	}
+	functions, err := gosym.NewTable(nil, gosym.NewLineTable(lines, program.Section(".text").Addr))
+	if err != nil {
+		t.Fatalf("reading the function table: %v", err)
+	}
+	if f := functions.PCToFunc(program.Entry); f == nil || f.Name != "main.entry" {
+		t.Errorf("the program begins in %v, want main.entry", f)
 	}
 }
 

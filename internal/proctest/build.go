@@ -19,7 +19,7 @@ func Build(path string) error {
 	if os.Getenv("E2E_RACE") != "" {
 		return BuildPackage(path, "cmd/node-cache", "-ldflags=-X main.version=test", "-race")
 	}
-	return BuildPackage(path, "cmd/node-cache", "-ldflags=-X main.version=test")
+	return BuildPackage(path, "cmd/node-cache", "-ldflags=-E main.entry -X main.version=test")
 }
 
 // BuildPackage compiles a program of this module, static unless it has the race detector.
