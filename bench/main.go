@@ -21,6 +21,7 @@ const (
 	serversSection = "servers"
 	clusterSection = "cluster"
 	kernelSection  = "kernel"
+	restSection    = "rest"
 )
 
 // options is the command line, checked, and the size of a run.
@@ -72,7 +73,7 @@ func execute(ctx context.Context, opts options, stdout io.Writer) error {
 		return err
 	}
 	measure := map[string]func(context.Context, options, io.Writer) (report, error){
-		serversSection: measureServers, clusterSection: measureCluster, kernelSection: measureKernel,
+		serversSection: measureServers, clusterSection: measureCluster, kernelSection: measureKernel, restSection: measureRest,
 	}[opts.section]
 	rep, err := measure(ctx, opts, stdout)
 	if err != nil {
@@ -97,14 +98,14 @@ func printf(out io.Writer, format string, args ...any) {
 
 // parseOptions reads the section and its flags and checks their values.
 func parseOptions(args []string, stderr io.Writer) (options, error) {
-	sections := []string{serversSection, clusterSection, kernelSection}
+	sections := []string{serversSection, clusterSection, kernelSection, restSection}
 	if len(args) == 0 || !slices.Contains(sections, args[0]) {
 		return options{}, fmt.Errorf("usage: bench %s [flags]", strings.Join(sections, "|"))
 	}
 	opts := options{section: args[0], nodeCache: "bin/node-cache", services: 11_000, events: 200, churn: time.Minute, rate: 100}
 	set := flag.NewFlagSet("bench "+opts.section, flag.ContinueOnError)
 	set.SetOutput(stderr)
-	known, seconds, loads := names(subjects(), func(s subject) string { return s.name }), 5, ""
+	known, seconds, longest, loads := names(subjects(), func(s subject) string { return s.name }), 5, 30, ""
 	switch opts.section {
 	case serversSection:
 		set.StringVar(&loads, "loads", "", "comma-separated loads (default all)")
@@ -112,11 +113,13 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 		known, seconds = names(contenders(), func(c contender) string { return c.name }), 3
 	case kernelSection:
 		known, seconds = nil, 3
+	case restSection:
+		known, seconds, longest = nil, 60, 3600
 	}
-	set.IntVar(&opts.seconds, "secs", seconds, "seconds of each load, at most 30") // more names for misses take over half a gigabyte
+	set.IntVar(&opts.seconds, "secs", seconds, fmt.Sprintf("seconds of each load, at most %d", longest)) // more names for misses take over half a gigabyte
 	set.IntVar(&opts.rounds, "rounds", 3, "rounds; each server is started once a round")
 	only := new(string)
-	if opts.section != kernelSection {
+	if known != nil {
 		set.StringVar(only, "only", "", "comma-separated servers to measure (default all)")
 	}
 	set.StringVar(&opts.out, "out", "", "markdown file whose part to write; other parts of it are kept")
@@ -132,8 +135,8 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	switch {
 	case set.NArg() > 0:
 		return options{}, fmt.Errorf("unexpected argument %q", set.Arg(0))
-	case opts.seconds < 1 || opts.seconds > 30:
-		return options{}, fmt.Errorf("--secs %d: not within 1..30", opts.seconds)
+	case opts.seconds < 1 || opts.seconds > longest:
+		return options{}, fmt.Errorf("--secs %d: not within 1..%d", opts.seconds, longest)
 	case opts.rounds < 1:
 		return options{}, fmt.Errorf("--rounds %d: not above 0", opts.rounds)
 	}
