@@ -27,9 +27,9 @@ func yamlBlocks(t *testing.T, page string) []string {
 func TestPagesFromCheckout(t *testing.T) {
 	t.Parallel()
 	rendered := 0
-	for _, page := range []string{"daemonset/README.md", "docs/install.md", "docs/migrating.md"} {
+	for _, page := range []string{"daemonset/README.md", "docs/install.md", "docs/migrating.md", "docs/staged.md"} {
 		for _, block := range yamlBlocks(t, page) {
-			if !strings.HasPrefix(block, "resources:") {
+			if !strings.HasPrefix(strings.TrimPrefix(block, "# kustomization.yaml\n"), "resources:") {
 				continue
 			}
 			rendered++
@@ -41,14 +41,15 @@ func TestPagesFromCheckout(t *testing.T) {
 			block = regexp.MustCompile(`(\.\./)?\bdaemonset/`).ReplaceAllString(block, checkout+"/daemonset/")
 			proctest.WriteFile(t, filepath.Join(dir, "kustomization.yaml"), block)
 			proctest.WriteFile(t, filepath.Join(dir, "node-cache.yaml"), "admin: {socket: /run/pod/admin.sock}\n")
+			proctest.WriteFile(t, filepath.Join(dir, "config.yaml"), "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: node-cache, namespace: kube-system, labels: {own: config}}\n")
 			agents := podTemplates(t, objects(t, kustomize(t, dir)))["node-cache"].Spec.Containers
 			if strings.Contains(block, "images:") && !strings.HasPrefix(agents[0].Image, "registry.example/node-cache:v") {
 				t.Errorf("%s: image %s, want that of the page", page, agents[0].Image)
 			}
 		}
 	}
-	if rendered != 4 {
-		t.Errorf("%d kustomizations, want 4", rendered)
+	if rendered != 5 {
+		t.Errorf("%d kustomizations, want 5", rendered)
 	}
 }
 
