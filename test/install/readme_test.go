@@ -81,7 +81,8 @@ func (b *harness) pushImage(t *testing.T, block []string) {
 	}
 	registry := strings.NewReplacer("REGISTRY=registry.example", "REGISTRY="+kubenode.Registry+"/nodecache")
 	for _, line := range block {
-		b.runShell(t, registry.Replace(strings.TrimPrefix(line, "$ ")))
+		// The control machine's PATH has no go command.
+		b.runShell(t, "PATH="+os.Getenv("PATH")+" "+registry.Replace(strings.TrimPrefix(line, "$ ")))
 	}
 }
 
