@@ -19,6 +19,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/configsource"
@@ -62,11 +63,11 @@ func requiredProblem(a *Agent) string {
 	return ""
 }
 
-// TestRequiredNamesHandOver has the next agent get a configuration whose upstream refuses. Neither the cache of its predecessor nor
+// TestRequiredNamesHandOver has the next agent get a configuration whose upstream does not exist. Neither the cache of its predecessor nor
 // the fallback, which both have the name, hide that. The predecessor answers on until a better configuration comes.
 func TestRequiredNamesHandOver(t *testing.T) {
 	t.Parallel()
-	good, bad := upstreamtest.New(goodServer).Listen(t), upstreamtest.New(badServer).Listen(t)
+	good, bad := upstreamtest.New(goodServer).Listen(t), proctest.FreeAddr(t)
 	cfg := requiring(handingConfig(t), good)
 	cfg.Snapshot.Folder = t.TempDir()
 	cfg.Intercept.Fallback = config.Fallback{Addresses: []netip.AddrPort{good}}
@@ -88,6 +89,11 @@ func TestRequiredNamesHandOver(t *testing.T) {
 	until(t, "the timeline has it", func() bool {
 		return slices.ContainsFunc(second.Status().Timeline, func(e status.TimelineEntry) bool { return e.Reason == status.RequiredNameFails })
 	})
+	until(t, "routes ask the fallback", func() bool { return second.running.Load().routes[0].pool.AllDown() })
+	for range 2 { // the first may have begun before
+		before := second.gate.failed.Load()
+		until(t, "the name still fails", func() bool { now := second.gate.failed.Load(); return now != nil && now != before })
+	}
 	if got := asks(t, first); got != dns.RcodeSuccess || first.notReady() != nil {
 		t.Errorf("meanwhile the first one answers with %d, not ready: %v", got, first.notReady())
 	}
