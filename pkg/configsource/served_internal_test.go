@@ -3,7 +3,6 @@
 package configsource
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -29,9 +28,9 @@ func TestServed(t *testing.T) {
 	w := newHarness(t, Config{File: file, LastGood: kept})
 	_, _, err := w.Load(t.Context())
 	assert.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // Run keeps the configuration at its end
-	w.lastGood.run(ctx)
+	if !w.lastGood.flush(t.Context()) {
+		t.Fatal("the configuration is not kept")
+	}
 	for _, tt := range []struct {
 		name, text string
 		want       bool
