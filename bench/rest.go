@@ -48,7 +48,7 @@ type restSubject struct {
 func restSubjects() []restSubject {
 	return []restSubject{
 		{server{name: oursName, config: "node-cache-rest.yaml", args: "agent --config {{.Conf}}"}, "http://169.254.20.10:9253/livez", []string{"ready"}},
-		{server{name: "NodeLocal DNSCache", config: "Corefile-rest", args: "-quiet -conf {{.Conf}}"}, "http://169.254.20.10:8080/health", nil},
+		{server{name: "nodelocaldns", config: "Corefile-rest", args: "-quiet -conf {{.Conf}}"}, "http://169.254.20.10:8080/health", nil},
 	}
 }
 
