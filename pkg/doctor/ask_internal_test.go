@@ -146,14 +146,15 @@ func TestStatus(t *testing.T) {
 		code       int
 		want, bad  string
 	}{
-		{name: "ready", code: 200, page: `{"state": "ready"}`, want: "ready"},
+		{name: "ready", code: 200, page: "ok\n", want: "ready"},
+		{name: "not ready", code: 503, page: "starting\n", want: "not ready: starting"},
 		{name: "another program", code: 404, bad: "404 Not Found"},
-		{name: "no page of an agent", code: 200, page: "<html>", bad: "reading the page: "},
+		{name: "no page of an agent", code: 200, page: "<html>", bad: "the page is not that of an agent"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.URL.String() != "/status?format=json" {
+				if r.URL.String() != "/readyz" {
 					t.Errorf("request for %s", r.URL)
 				}
 				w.WriteHeader(tt.code)

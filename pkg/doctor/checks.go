@@ -290,12 +290,12 @@ func (e *checker) checkStatus() {
 	e.add("status page",
 		row{!e.Admin.IsValid(), Skip, "admin.address is empty", ""},
 		row{
-			e.StatusErr != nil, Fail, fmt.Sprintf("http://%s/status: %v", e.Admin, e.StatusErr),
+			e.StatusErr != nil, Fail, fmt.Sprintf("http://%s/readyz: %v", e.Admin, e.StatusErr),
 			"start the agent; if it runs, compare admin.address with its configuration",
 		},
 		row{
 			e.Status != "ready", Fail, "the agent reports: " + e.Status,
-			fmt.Sprintf("see `curl 'http://%s/status?format=text'`", e.Admin),
+			"see `node-cache status`",
 		},
 		row{true, OK, "ready", ""})
 }

@@ -4,7 +4,6 @@ package doctor
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -56,7 +55,7 @@ type Facts struct {
 
 	Fallback []Outcome // outcomes of the queries to each fallback server
 
-	Status    string // state on the agent's status page: "ready", or why it is not
+	Status    string // state of the agent: "ready", or why it is not
 	StatusErr error
 
 	ConntrackCount, ConntrackMax int // entries in the conntrack table, and their limit
@@ -252,12 +251,15 @@ func readBackends(ctx context.Context, backend string) (all []rules.State, errs 
 	return all, errs
 }
 
-// status reads the agent's status page.
+// maxReason bounds the text of the page /readyz, in bytes.
+const maxReason = 4096
+
+// status reads the state of the agent from its page /readyz, which is open to every client on the node, unlike /status with admin.tls.
 func status(ctx context.Context, c *Config) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	at := netip.AddrPortFrom(listen.Reachable(c.Admin.Addr()), c.Admin.Port())
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/status?format=json", http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/readyz", http.NoBody)
 	if err != nil {
 		return "", err
 	}
@@ -267,16 +269,19 @@ func status(ctx context.Context, c *Config) (string, error) {
 		return "", errors.New(shortError(err, c.Timeout))
 	}
 	defer func() { _ = response.Body.Close() }()
-	if response.StatusCode != http.StatusOK {
-		return "", errors.New(response.Status)
-	}
-	var page struct {
-		State string `json:"state"`
-	}
-	if err := json.NewDecoder(io.LimitReader(response.Body, 16<<20)).Decode(&page); err != nil {
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxReason))
+	if err != nil {
 		return "", fmt.Errorf("reading the page: %w", err)
 	}
-	return page.State, nil
+	switch reason := strings.TrimSpace(string(text)); {
+	case response.StatusCode == http.StatusServiceUnavailable:
+		return "not ready: " + reason, nil
+	case response.StatusCode != http.StatusOK:
+		return "", errors.New(response.Status)
+	case reason != "ok":
+		return "", errors.New("the page is not that of an agent")
+	}
+	return "ready", nil
 }
 
 // ask sends the probes from the node, from a pod, and to the fallback.
