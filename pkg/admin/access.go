@@ -19,6 +19,7 @@ type audience uint8
 
 const (
 	open       audience = iota // everybody who reaches the port
+	general                    // the page names no pod and no query: as open, but with Config.Secure as withToken, except for the clients of Secure
 	withToken                  // clients with the token, and those of the unix socket: the page names pods or queries
 	socketOnly                 // clients of the unix socket, whose file mode controls access: the page changes or profiles the agent
 )
@@ -30,6 +31,7 @@ var (
 	errHost   = errors.New("unknown host name\nhint: use an IP address or localhost, or add the name to admin.hosts")
 	errSite   = errors.New("a browser sent this request for another site\nhint: open the page / itself")
 	errToken  = errors.New("this page needs the token of this process\nhint: open what `node-cache page` prints, or use the unix socket admin.socket")
+	errSecure = errors.New("this page needs the token of this process, or the address admin.tls\nhint: open what `node-cache page` prints, or use the unix socket admin.socket")
 	errSocket = errors.New("this page is on the unix socket only\nhint: use --admin unix:PATH, or curl --unix-socket PATH, with the path of admin.socket")
 )
 
@@ -37,6 +39,7 @@ var (
 type accessControl struct {
 	hosts       []string // Config.Hosts
 	token       string   // random, new in each process
+	secure      bool     // Config.Secure is set
 	crossOrigin http.CrossOriginProtection
 }
 
@@ -44,8 +47,10 @@ type accessControl struct {
 func (c *accessControl) allow(a audience, page http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case isSocket(r), a == open, a == withToken && c.hasToken(r):
+		case isSocket(r), a == open, a == general && (!c.secure || r.TLS != nil), a != socketOnly && c.hasToken(r):
 			page(w, r)
+		case a == general:
+			http.Error(w, errSecure.Error(), http.StatusForbidden)
 		case a == withToken:
 			http.Error(w, errToken.Error(), http.StatusForbidden)
 		default:
@@ -65,7 +70,7 @@ func (c *accessControl) hasToken(r *http.Request) bool {
 // checkBrowser refuses a request over TCP that a website may have caused: to a host name of the website that resolves to this
 // server (DNS rebinding), or from one of its pages. Browsers cannot open the unix socket.
 func (c *accessControl) checkBrowser(r *http.Request) error {
-	if isSocket(r) {
+	if isSocket(r) || r.TLS != nil { // a browser sends no Authorization header for another site
 		return nil
 	}
 	if !c.isKnownHost(r.Host) {

@@ -4,6 +4,7 @@ package admin
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"net/netip"
@@ -35,6 +36,17 @@ type connection struct {
 	local    bool       // client on this host
 	turn     uint64     // value of connections.turn at this connection's latest change
 	activity uint8      // what the server does for the connection
+	end      func()     // ends the context of its handshake and its requests
+}
+
+// close ends a connection at once. Close of a TLS connection may wait for a client that does not read.
+func (o *connection) close() {
+	o.end()
+	conn := o.conn
+	if secure, ok := conn.(*tls.Conn); ok {
+		conn = secure.NetConn()
+	}
+	_ = conn.Close() // the goroutine that reads or writes it gets an error
 }
 
 // The activities.
@@ -50,10 +62,11 @@ func newConnections() *connections {
 
 // accept registers a connection, or closes it if there is no room. The context of its requests holds it.
 func (c *connections) accept(ctx context.Context, conn net.Conn) context.Context {
-	n := &connection{conn: conn, from: address(conn.RemoteAddr())}
+	ctx, end := context.WithCancel(ctx)
+	n := &connection{conn: conn, from: address(conn.RemoteAddr()), end: end}
 	n.local = !n.from.IsValid() || isLocal(n.from, address(conn.LocalAddr()))
 	if out := c.admit(n); out != nil {
-		_ = out.conn.Close() // the goroutine that reads or writes it gets an error
+		out.close()
 	}
 	return context.WithValue(ctx, c, n)
 }
@@ -97,6 +110,7 @@ func (c *connections) before(a, b *connection) bool {
 }
 
 func (c *connections) removeLocked(o *connection) {
+	o.end()
 	delete(c.open, o.conn)
 	if c.from[o.from]--; c.from[o.from] == 0 {
 		delete(c.from, o.from)
@@ -133,7 +147,7 @@ func (c *connections) begin(o *connection) bool {
 			return false
 		}
 		c.removeLocked(slow)
-		_ = slow.conn.Close() // the handler that writes to it gets an error
+		slow.close()
 	}
 	c.pages++
 	c.setLocked(o, rendering)

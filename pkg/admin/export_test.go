@@ -5,6 +5,7 @@ package admin
 import (
 	"net"
 	"net/http"
+	"syscall"
 )
 
 // Limits that the tests reach.
@@ -21,8 +22,22 @@ const (
 
 // Use gives the server a listener in place of Listen.
 func (s *Server) Use(l net.Listener) {
-	s.listener = newGate(l)
-	s.listener.open()
+	s.plain.gate = newGate(l)
+	s.plain.gate.open()
+}
+
+// UseSecure is Use for Config.Secure.
+func (s *Server) UseSecure(l net.Listener) {
+	s.secure.gate = newGate(l)
+	s.secure.gate.open()
+}
+
+// Raw returns the socket of Config.Addr.
+func (s *Server) Raw() syscall.RawConn {
+	for _, raw := range s.Sockets() {
+		return raw
+	}
+	return nil
 }
 
 // Token returns the token of the pages that need one.

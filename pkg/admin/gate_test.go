@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,9 +18,14 @@ import (
 )
 
 // descriptor is another one of the TCP socket of s, as another process would get it.
-func descriptor(t *testing.T, s *admin.Server) (f *os.File) {
+func descriptor(t *testing.T, s *admin.Server) *os.File {
 	t.Helper()
-	assert.NoError(t, s.Raw().Control(func(fd uintptr) {
+	return duplicate(t, s.Raw())
+}
+
+func duplicate(t *testing.T, raw syscall.RawConn) (f *os.File) {
+	t.Helper()
+	assert.NoError(t, raw.Control(func(fd uintptr) {
 		n, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			t.Error(err)
@@ -50,7 +56,7 @@ func TestHandOver(t *testing.T) {
 	assert.NoError(t, first.Listen(t.Context()))
 	stopFirst := run(t, first)
 	second := notReady(t, first.Addr(), secondSocket, name("second"))
-	assert.NoError(t, second.Adopt(descriptor(t, first)))
+	assert.NoError(t, second.Adopt(first.Addr(), descriptor(t, first)))
 	assert.NoError(t, second.Listen(t.Context()))
 	stopSecond := run(t, second)
 
@@ -104,7 +110,7 @@ func TestAdoptUnopened(t *testing.T) {
 	assert.NoError(t, first.Listen(t.Context()))
 	stopFirst := run(t, first)
 	second := notReady(t, first.Addr(), "", name("second"))
-	assert.NoError(t, second.Adopt(descriptor(t, first)))
+	assert.NoError(t, second.Adopt(first.Addr(), descriptor(t, first)))
 	stopSecond := run(t, second)
 	time.Sleep(10 * time.Millisecond)
 	stopSecond()
@@ -114,7 +120,7 @@ func TestAdoptUnopened(t *testing.T) {
 	stopFirst()
 	pipe, _, err := os.Pipe()
 	assert.NoError(t, err)
-	if err := second.Adopt(pipe); err == nil {
+	if err := second.Adopt(first.Addr(), pipe); err == nil {
 		t.Error("a pipe was adopted")
 	}
 }

@@ -22,6 +22,7 @@ type Page struct {
 	Path    string
 	Meaning string
 	Private bool // the page needs the token
+	to      audience
 	handler http.HandlerFunc
 }
 
@@ -37,32 +38,28 @@ const ScriptPath = "/page.js"
 
 // pages returns the pages of the index in order.
 func (s *Server) pages() []Page {
-	list := []Page{
-		{"/status", "status of the agent as JSON; /status?format=text as text", false, s.buffered(func(w http.ResponseWriter, r *http.Request) {
-			s.render(w, r, s.cfg.Status(s.access.seesQueries(r)))
-		})},
-		{"/metrics", "counters and gauges, for Prometheus", false, s.buffered(s.cfg.Metrics.ServeHTTP)},
-		{"/readyz", "200 while the agent is ready, else 503 with the reason", false, outcome(s.cfg.Ready)},
-		{"/livez", "200 unless a restart is needed, else 503 with the reason", false, outcome(s.cfg.Live)},
+	var list []Page
+	add := func(path, meaning string, to audience, handler http.HandlerFunc) {
+		list = append(list, Page{path, meaning, to == withToken || to == general && s.access.secure, to, handler})
 	}
+	add("/status", "status of the agent as JSON; /status?format=text as text", general, s.buffered(func(w http.ResponseWriter, r *http.Request) {
+		s.render(w, r, s.cfg.Status(s.access.seesQueries(r)))
+	}))
+	add("/metrics", "counters and gauges, for Prometheus", general, s.buffered(s.cfg.Metrics.ServeHTTP))
+	add("/readyz", "200 while the agent is ready, else 503 with the reason", open, outcome(s.cfg.Ready))
+	add("/livez", "200 unless a restart is needed, else 503 with the reason", open, outcome(s.cfg.Live))
 	if s.cfg.Checks != nil {
-		list = append(list, Page{
-			"/healthcheck/", "results of the configured probes; /healthcheck/LABEL: 200 while that probe succeeds, else 503 with the reason", false, s.checks,
-		})
+		add("/healthcheck/", "results of the configured probes; /healthcheck/LABEL: 200 while that probe succeeds, else 503 with the reason", open, s.checks)
 	}
 	if s.cfg.Top != nil {
-		list = append(list, Page{
-			"/top", "queries of the pods of the node, with pods.identity; /top?by=name: also of names; /top?by=recent: of the last ten minutes", true,
-			s.cachePage(func(given url.Values) (any, error) { return s.cfg.Top(given.Get("by")) }, "by"),
-		})
+		add("/top", "queries of the pods of the node, with pods.identity; /top?by=name: also of names; /top?by=recent: of the last ten minutes", withToken,
+			s.cachePage(func(given url.Values) (any, error) { return s.cfg.Top(given.Get("by")) }, "by"))
 	}
 	if s.cfg.Watch != nil {
-		list = append(list, Page{"/watch", "queries as they come", true, watchPage(s.cfg.Watch)})
+		add("/watch", "queries as they come", withToken, watchPage(s.cfg.Watch))
 	}
 	if s.cfg.Cache != nil {
-		list = append(list, Page{
-			"/cache/top", "cache entries with the most hits; also /cache/get?name=NAME", true, s.cachePage(s.cacheTop, "n", "by"),
-		})
+		add("/cache/top", "cache entries with the most hits; also /cache/get?name=NAME", withToken, s.cachePage(s.cacheTop, "n", "by"))
 	}
 	return list
 }
@@ -78,14 +75,11 @@ func (s *Server) Handler() http.Handler {
 		mux.HandleFunc(pattern, s.access.allow(a, page))
 	}
 	for _, p := range pages {
-		pattern, a := "GET "+p.Path, open
+		pattern := "GET " + p.Path
 		if strings.HasSuffix(pattern, "/") {
 			pattern += "{$}"
 		}
-		if p.Private {
-			a = withToken
-		}
-		handle(a, pattern, p.handler)
+		handle(p.to, pattern, p.handler)
 	}
 	if s.cfg.Checks != nil {
 		handle(open, "GET /healthcheck/{label}", s.check)
@@ -100,7 +94,7 @@ func (s *Server) Handler() http.Handler {
 			}
 			s.inTurn(turns[v.Token], func(w http.ResponseWriter, r *http.Request) { s.cfg.Front(w, r, v) })(w, r)
 		}
-		handle(open, "GET /{$}", front)
+		handle(general, "GET /{$}", front)
 		handle(open, "GET "+ScriptPath, front)
 	}
 	handle(socketOnly, "GET /page", s.cachePage(s.pageURL))
@@ -129,6 +123,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 				s.recovered(w, r, defect)
 			}
 		}()
+		r, verdict := s.authorize(r)
 		if !s.requestThrottle.wait(r) {
 			busy(w)
 			return
@@ -140,6 +135,8 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		h.Set("Referrer-Policy", "no-referrer") // the address may have the token
 		refused := s.access.checkBrowser(r)
 		switch {
+		case !verdict.Allowed():
+			refuse(w, verdict)
 		case r.ContentLength != 0: // -1 is a body of unknown length
 			h.Set("Connection", "close") // leaves the body unread
 			http.Error(w, "request bodies are not accepted", http.StatusRequestEntityTooLarge)

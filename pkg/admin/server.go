@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"iter"
@@ -14,12 +15,8 @@ import (
 	"net/http"
 	"net/netip"
 	"sync/atomic"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/unixsock"
 )
 
@@ -55,6 +52,7 @@ type Config struct {
 	// FreeBind lets Listen bind an address that no link has yet, and that may go and come back while the
 	// server runs. Linux only.
 	FreeBind bool
+	Secure   *Secure                      // a second address, with TLS; nil: none
 	Socket   string                       // path of a unix socket in an existing folder; empty: none
 	Hosts    []string                     // allowed Host headers of requests to Addr, besides addresses and localhost; lower-case, without a final dot
 	Metrics  http.Handler                 // serves /metrics
@@ -81,10 +79,10 @@ type Stats struct {
 
 // A Server serves the pages on a TCP address, a unix socket, or both.
 type Server struct {
+	ports
 	cfg             Config
 	access          accessControl
 	http            *http.Server
-	listener        *gate        // TCP; nil before Listen, and without an address
 	socket          net.Listener // nil before Listen, and without a path
 	connections     *connections
 	cacheSlot       chan struct{} // semaphore of the cache pages: one at a time
@@ -96,7 +94,7 @@ type Server struct {
 
 // New checks cfg. It opens no socket.
 func New(cfg Config) (*Server, error) {
-	if !cfg.Addr.IsValid() && cfg.Socket == "" {
+	if !cfg.Addr.IsValid() && cfg.Socket == "" && cfg.Secure == nil {
 		return nil, errors.New("an admin server needs an address or a socket")
 	}
 	if cfg.Metrics == nil || cfg.Ready == nil || cfg.Status == nil {
@@ -107,8 +105,11 @@ func New(cfg Config) (*Server, error) {
 	}
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	s := &Server{
-		cfg: cfg, access: accessControl{hosts: cfg.Hosts, token: rand.Text()}, connections: newConnections(), cacheSlot: make(chan struct{}, 1), profiles: make(chan struct{}, maxProfiles),
+		ports: ports{freeBind: cfg.FreeBind, plain: port{addr: cfg.Addr}}, cfg: cfg, access: accessControl{hosts: cfg.Hosts, token: rand.Text(), secure: cfg.Secure != nil}, connections: newConnections(), cacheSlot: make(chan struct{}, 1), profiles: make(chan struct{}, maxProfiles),
 		requestThrottle: newThrottle(), renderThrottle: newThrottle(),
+	}
+	if cfg.Secure != nil {
+		s.secure.addr = cfg.Secure.Addr
 	}
 	s.http = &http.Server{
 		Handler:           s.Handler(),
@@ -119,7 +120,8 @@ func New(cfg Config) (*Server, error) {
 		IdleTimeout:       idleTimeout,
 		ConnContext:       s.connections.accept,
 		ConnState:         s.connState,
-		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelWarn),
+		ErrorLog:          errorLog(cfg.Log.Handler()),
+		TLSNextProto:      map[string]func(*http.Server, *tls.Conn, http.Handler){}, // no HTTP/2: see secured
 	}
 	return s, nil
 }
@@ -139,10 +141,9 @@ func (s *Server) connState(conn net.Conn, state http.ConnState) {
 // to listen before this server stops. The unix socket is bound only if no process listens there. After an
 // error nothing stays open. Listen starts no goroutine.
 func (s *Server) Listen(ctx context.Context) error {
-	if s.cfg.Addr.IsValid() && s.listener == nil {
-		if err := s.listenTCP(ctx); err != nil {
-			return err
-		}
+	if err := s.ports.listen(ctx); err != nil {
+		s.Close()
+		return err
 	}
 	if s.cfg.Socket == "" {
 		return nil
@@ -156,51 +157,11 @@ func (s *Server) Listen(ctx context.Context) error {
 	return nil
 }
 
-func (s *Server) listenTCP(ctx context.Context) error {
-	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		var err error
-		if e := raw.Control(func(fd uintptr) { err = s.setOptions(int(fd)) }); e != nil {
-			return e
-		}
-		return err
-	}}
-	listener, err := lc.Listen(ctx, network(s.cfg.Addr), s.cfg.Addr.String())
-	if err != nil {
-		return fmt.Errorf("listening on tcp %s: %w", s.cfg.Addr, err)
-	}
-	s.listener = newGate(listener)
-	s.listener.open()
-	return nil
-}
-
-func (s *Server) setOptions(fd int) error {
-	if s.cfg.FreeBind {
-		if err := listen.FreeBind(fd, s.cfg.Addr.Addr()); err != nil {
-			return err
-		}
-	}
-	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
-}
-
-// network returns the network of one family, so that 0.0.0.0 does not include IPv6.
-func network(addr netip.AddrPort) string {
-	switch {
-	case addr.Addr().Is4():
-		return "tcp4"
-	case addr.Addr().IsUnspecified():
-		return "tcp" // [::] includes IPv4
-	default:
-		return "tcp6"
-	}
-}
-
 // Addr returns the address with its actual port; invalid if there is none. Listen must have been called.
-func (s *Server) Addr() netip.AddrPort {
-	if s.listener == nil {
-		return netip.AddrPort{}
-	}
-	return s.listener.Addr().(*net.TCPAddr).AddrPort()
-}
+func (s *Server) Addr() netip.AddrPort { return s.plain.gate.address() }
+
+// SecureAddr is Addr for Config.Secure.
+func (s *Server) SecureAddr() netip.AddrPort { return s.secure.gate.address() }
 
 // Run serves until ctx ends. Then it accepts no more connections, ends profiles, waits up to 5 s for running
 // requests, and closes the rest. It does not wait for handlers that still run then. Listen must have been
@@ -232,8 +193,11 @@ func (s *Server) Run(ctx context.Context) error {
 
 // listeners returns the open listeners.
 func (s *Server) listeners() (list []net.Listener) {
-	if s.listener != nil {
-		list = append(list, s.listener)
+	if g := s.plain.gate; g != nil {
+		list = append(list, g)
+	}
+	if g := s.secure.gate; g != nil {
+		list = append(list, s.secured(g))
 	}
 	if s.socket != nil {
 		list = append(list, s.socket)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/nodecache/node-cache/pkg/admin/secure"
 	"github.com/nodecache/node-cache/pkg/cluster"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/filewatch"
@@ -28,6 +29,11 @@ func CheckFiles(c *config.Config, found *config.Findings) {
 	}
 	if key, file, err := cluster.CheckFiles(c); err != nil {
 		found.Refuse(key, file, err, "cluster.context")
+	}
+	if c.Admin.Cert != "" {
+		if _, err := secure.ReadPair(c.Admin.Cert, c.Admin.Key); err != nil {
+			found.Refuse("admin.tls.cert", c.Admin.Cert, err, "admin.tls.key")
+		}
 	}
 	for i, file := range c.Hosts.Files {
 		if _, err := localdata.ReadHosts(file); err != nil {

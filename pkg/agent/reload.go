@@ -243,6 +243,7 @@ func revertRestartKeys(cfg, old *config.Config, kernelLoaded bool) (keys []strin
 		{"admin.address", &cfg.Admin.Address, &old.Admin.Address},
 		{"admin.socket", &cfg.Admin.Socket, &old.Admin.Socket},
 		{"admin.hosts", &cfg.Admin.Hosts, &old.Admin.Hosts},
+		{"admin.tls", &cfg.Admin.AdminTLS, &old.Admin.AdminTLS},
 		{"interface", &cfg.Interface, &old.Interface},
 		{"intercept", &cfg.Intercept, &intercept},
 		{"kernel", &cfg.Kernel, &kernel},

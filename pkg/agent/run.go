@@ -165,8 +165,11 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 	if a.servers, err = newServers(cfg, a.memory.Share(), handler, a.log); err != nil {
 		return err
 	}
-	if !cfg.Admin.Address.IsValid() && cfg.Admin.Socket == "" {
+	if !cfg.Admin.Address.IsValid() && cfg.Admin.Socket == "" && !cfg.Admin.TLSAddress.IsValid() {
 		return nil
+	}
+	if a.servers.tls, err = newSecureAdmin(cfg, "node-cache/"+a.options.Version, a.log); err != nil {
+		return err
 	}
 	series, err := metrics.Handler(metrics.New(a.sample), a.log)
 	if err != nil {
@@ -191,6 +194,7 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 	a.servers.admin, err = admin.New(admin.Config{
 		Addr:     cfg.Admin.Address,
 		FreeBind: cfg.Interface.Manage,
+		Secure:   a.servers.tls.config(),
 		Socket:   cfg.Admin.Socket,
 		Hosts:    cfg.Admin.Hosts,
 		Metrics:  series,
@@ -280,7 +284,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	defer a.parts.stopAll()
 	a.parts.start(ctx, a.running.Load().parts())
 	defer startStage(ctx, group, a.resolver.Run, noError(a.snapshots.run), noError(a.watchSuspends),
-		noError(func(ctx context.Context) {
+		noError(a.servers.tls.run), noError(func(ctx context.Context) {
 			if a.page != nil {
 				a.page.Run(ctx)
 			}

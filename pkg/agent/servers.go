@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"sync"
@@ -35,6 +36,7 @@ type servers struct {
 	tcp     []*server.TCP // as many as udp, at the same addresses
 	foreign *node.ForeignSockets
 	admin   *admin.Server // nil: not configured
+	tls     *secureAdmin  // of the admin server; nil: not configured
 	log     *slog.Logger
 }
 
@@ -99,9 +101,14 @@ func (s *servers) listenAdmin(ctx context.Context, cfg *config.Admin, adopt func
 	if s.admin == nil {
 		return nil
 	}
-	if file := onlyFile(adopt(handover.KindAdmin, cfg.Address)); file != nil {
-		if err := s.admin.Adopt(file); err != nil {
-			return adminProblem(err, cfg)
+	for _, addr := range []netip.AddrPort{cfg.Address, cfg.TLSAddress} {
+		if !addr.IsValid() {
+			continue
+		}
+		if file := onlyFile(adopt(handover.KindAdmin, addr)); file != nil {
+			if err := s.admin.Adopt(addr, file); err != nil {
+				return adminProblem(err, cfg)
+			}
 		}
 	}
 	return adminProblem(s.admin.Listen(ctx), cfg)
@@ -133,7 +140,13 @@ func adminProblem(err error, cfg *config.Admin) error {
 	case errors.Is(err, admin.ErrNoSocket):
 		return &hint.Error{Err: err, Hint: "admin.socket exists and is no socket: remove that file, or set another path"}
 	}
-	return listen.Problem(err, cfg.Address.Port())
+	port := cfg.Address.Port()
+	if of, ok := errors.AsType[*net.OpError](err); ok {
+		if at, ok := of.Addr.(*net.TCPAddr); ok {
+			port = at.AddrPort().Port()
+		}
+	}
+	return listen.Problem(err, port)
 }
 
 func (s *servers) closeDNS() {
@@ -220,8 +233,10 @@ func (s *servers) offers() (list []handover.Socket, _ error) {
 			add(handover.KindTCP, s.tcp[i].Addr(), raw)
 		}
 	}
-	if s.admin != nil && s.admin.Raw() != nil {
-		add(handover.KindAdmin, s.admin.Addr(), s.admin.Raw())
+	if s.admin != nil {
+		for addr, raw := range s.admin.Sockets() {
+			add(handover.KindAdmin, addr, raw)
+		}
 	}
 	return list, nil
 }

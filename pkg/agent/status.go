@@ -177,6 +177,7 @@ func (a *Agent) sample() metrics.Sample {
 		Watch:    r.cluster.SourceStats(),
 		Kernel:   a.kernel.status(),
 		Admin:    a.servers.admin.Stats(),
+		Reviews:  a.servers.tls.stats(),
 	}
 	if index := r.cluster.Pods; index != nil {
 		s.Pods = index.Namespaces()

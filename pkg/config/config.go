@@ -417,6 +417,20 @@ type Admin struct {
 	Hosts []string `yaml:"hosts" format:"host"` // lower-case, without a dot at the end
 	// The name of the cluster on the web page, in /status and in `nodecache_node_info`.
 	ClusterName string `yaml:"clusterName" format:"text"`
+	// A second address, for clients of the network: over TLS, with a token that may `get` the URL, as the API server says
+	// (docs/status.md).
+	AdminTLS `yaml:"tls"`
+}
+
+// AdminTLS is the section admin.tls.
+type AdminTLS struct {
+	// An IP address with a port. With it, `admin.address` gives `/metrics`, `/status` and `/` only to clients with the token
+	// of `node-cache page`. Empty: none.
+	TLSAddress netip.AddrPort `yaml:"address" format:"endpoint"` // the zero value: none
+	// A file with a certificate and those of its issuers (PEM). The agent reads a changed file. Empty: self-signed.
+	Cert string `yaml:"cert" format:"path"` // absolute unless Parse has read a relative path
+	// The file with its key (PEM).
+	Key string `yaml:"key" format:"path"` // absolute unless Parse has read a relative path
 }
 
 // Probe is an item of probes. [DefaultProbe] has the value of every absent key.

@@ -323,6 +323,24 @@ func checkAdmin(d *decoder, c *Config) {
 	if taken && d.clean("listen", "admin") {
 		d.report("admin.address", quote(admin.String())+": taken by listen", "choose another port")
 	}
+	checkAdminTLS(d, c)
+}
+
+// checkAdminTLS reports an address of admin.tls that other sockets take, and files that are not used.
+func checkAdminTLS(d *decoder, c *Config) {
+	at, by := c.Admin.TLSAddress, ""
+	same := func(a netip.Addr, port uint16) bool {
+		return at.IsValid() && at.Port() == port && (covers(a, at.Addr()) || covers(at.Addr(), a))
+	}
+	switch {
+	case slices.ContainsFunc(c.Listen.Addresses, func(a netip.Addr) bool { return same(a, c.Listen.Port) }):
+		by = "listen"
+	case c.Admin.Address.IsValid() && same(c.Admin.Address.Addr(), c.Admin.Address.Port()):
+		by = "admin.address"
+	}
+	d.check(by != "", "admin.tls.address", quote(at.String())+": taken by "+by, "choose another port", "listen", "admin.address")
+	d.check((c.Admin.Cert == "") != (c.Admin.Key == ""), "admin.tls.cert", "needs admin.tls.key, and that needs this one", "set both, or none of them", "admin.tls.key")
+	d.check(c.Admin.Cert != "" && !at.IsValid(), "admin.tls.cert", "a file: needs admin.tls.address", "set that too", "admin.tls.address")
 }
 
 // checkSockets reports a path that handover.socket and admin.socket share.
@@ -537,8 +555,8 @@ func checkFiles(d *decoder, c *Config) {
 
 // resolveLocations makes the relative paths in c absolute: they begin at the folder.
 func resolveLocations(c *Config, folder string) error {
-	paths := make([]*string, 0, 4+len(c.Forward)+len(c.Hosts.Files)+len(c.Block.Files))
-	paths = append(paths, &c.Cluster.Kubeconfig, &c.Cluster.Manifests, &c.Cluster.TransferKeys, &c.Snapshot.Folder)
+	paths := make([]*string, 0, 6+len(c.Forward)+len(c.Hosts.Files)+len(c.Block.Files))
+	paths = append(paths, &c.Cluster.Kubeconfig, &c.Cluster.Manifests, &c.Cluster.TransferKeys, &c.Snapshot.Folder, &c.Admin.Cert, &c.Admin.Key)
 	for _, files := range [][]string{c.Hosts.Files, c.Block.Files} {
 		for i := range files {
 			paths = append(paths, &files[i])

@@ -156,7 +156,12 @@ type (
 // NewClient returns a client of the API server for callers with few requests. The credentials come from the kubeconfig
 // or, if it is empty, from the pod's service account. NewClient opens no connection. A request ends with its context.
 func NewClient(kubeconfig, userAgent string) (*Client, error) {
-	cfg, err := restConfig(kubeconfig, "")
+	return NewContextClient(kubeconfig, "", userAgent)
+}
+
+// NewContextClient is NewClient with the name of a context of the kubeconfig; empty: the current one.
+func NewContextClient(kubeconfig, kubeContext, userAgent string) (*Client, error) {
+	cfg, err := restConfig(kubeconfig, kubeContext)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/admin/secure"
 	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/configsource"
@@ -65,6 +66,7 @@ type Sample struct {
 	Handover        *handover.Stats
 	Kernel          *status.Kernel // hits answered in the kernel
 	Admin           admin.Stats
+	Reviews         *secure.Stats // checks of tokens; nil: there is no admin.tls
 }
 
 // A Route holds the upstreams of one zone.
@@ -111,7 +113,7 @@ func New(read func() Sample) *Collector {
 func families() []family {
 	t := &table{}
 	t.addAll(&Sample{
-		Static: &localdata.Stats{}, Block: &blocklist.Stats{}, Etcd: &etcd.Stats{}, Dnstap: &dnstap.Stats{}, Notify: &notify.Stats{}, Snapshot: &snapshot.Stats{}, Zone: &zone.Stats{}, Watch: &watch.Stats{},
+		Static: &localdata.Stats{}, Block: &blocklist.Stats{}, Etcd: &etcd.Stats{}, Dnstap: &dnstap.Stats{}, Notify: &notify.Stats{}, Reviews: &secure.Stats{}, Snapshot: &snapshot.Stats{}, Zone: &zone.Stats{}, Watch: &watch.Stats{},
 		Link: &netif.Stats{}, Intercept: &intercept.Stats{}, Pods: map[string]*pods.Counts{}, Handover: &handover.Stats{}, Kernel: &status.Kernel{},
 	}, nil)
 	return t.families

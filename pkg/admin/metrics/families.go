@@ -90,6 +90,10 @@ func (t *table) addAll(s *Sample, upstreams []upstreamSeries) {
 	t.section = "Admin server"
 	t.total("admin_connections_refused_total", "HTTP connections closed because too many were open.", s.Admin.Refused)
 	t.total("admin_requests_refused_total", "HTTP requests over the limit of concurrent pages: answered 503 or cut off.", s.Admin.Busy)
+	if r := s.Reviews; r != nil {
+		by(t, counter, "admin_reviews_total", "Checks of tokens by the API server, for admin.tls. denied: no permission for the page; failed: it did not answer; limited: too many tokens, so it was not asked.",
+			label{"outcome", []string{"allowed", "denied", "invalid", "failed", "limited"}}, r.Allowed, r.Denied, r.Unauthenticated, r.Failed, r.Limited)
+	}
 	t.section = "Process"
 	t.addPanics(s)
 	t.add(gauge, "build_info", "The version.", label{name: "version"}, label{name: "commit"}, label{name: "goversion"}).

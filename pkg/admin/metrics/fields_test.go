@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/admin/metrics"
+	"github.com/nodecache/node-cache/pkg/admin/secure"
 	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/configsource"
@@ -70,6 +71,7 @@ func TestEveryFieldIsASeries(t *testing.T) {
 	tryFields(try, "server.UDPStats", d.UDP[0], func(s *metrics.Sample, v server.UDPStats) { s.UDP = []server.UDPStats{v} })
 	tryFields(try, "server.TCPStats", d.TCP[0], func(s *metrics.Sample, v server.TCPStats) { s.TCP = []server.TCPStats{v} })
 	tryFields(try, "admin.Stats", d.Admin, func(s *metrics.Sample, v admin.Stats) { s.Admin = v })
+	tryFields(try, "secure.Stats", *d.Reviews, func(s *metrics.Sample, v secure.Stats) { s.Reviews = &v })
 	tryFields(try, "upstream.ServerStats", d.Routes[1].Stats.Servers[0], func(s *metrics.Sample, v upstream.ServerStats) {
 		s.Routes[1].Stats.Servers = []upstream.ServerStats{v}
 	}, "LastResort", "Far", "Name", "Limitations", "Cause", "LastError") // the first two: only servers of a service

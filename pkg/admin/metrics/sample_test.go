@@ -14,6 +14,7 @@ import (
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/admin/metrics"
+	"github.com/nodecache/node-cache/pkg/admin/secure"
 	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/configsource"
@@ -126,6 +127,7 @@ func distinct() metrics.Sample {
 		UDP:      []server.UDPStats{numbered[server.UDPStats](4000)},
 		TCP:      []server.TCPStats{numbered[server.TCPStats](5000)},
 		Admin:    numbered[admin.Stats](6000),
+		Reviews:  new(numbered[secure.Stats](6100)),
 		Config: metrics.Config{
 			Generation: 7001, LastOK: true, Succeeded: 7002, Failed: 7003, LastSuccess: time.Unix(1700000000, 250e6), Panics: 7004,
 		},
