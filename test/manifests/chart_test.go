@@ -112,6 +112,11 @@ func TestMetricsComponent(t *testing.T) {
 			if after.Admin.Address = before.Admin.Address; fullConfig(t, before) != fullConfig(t, after) {
 				t.Error("the component changes more than admin.address")
 			}
+			secured := configurations(t, objects(t, rendering{overlay: overlay, components: []string{"metrics-secure"}}.byKustomize(t)))["node-cache"]
+			same(t, "admin.tls.address", "[::]:9254", secured.Admin.TLSAddress.String())
+			if secured.Admin.AdminTLS = before.Admin.AdminTLS; fullConfig(t, before) != fullConfig(t, secured) {
+				t.Error("component metrics-secure changes more than admin.tls")
+			}
 			for _, o := range list {
 				if strings.HasSuffix(o.GetName(), "-metrics") {
 					t.Errorf("%s would be applied", id(o))
@@ -316,7 +321,7 @@ func TestOtherAddresses(t *testing.T) {
 		{"other ports", "resolver.enabled=true,config.agent.admin.address=169.254.20.10:9300,config.resolver.admin.address=[::]:9301"},
 		{"metrics over IPv6", "monitoring.enabled=true,monitoring.address=[::]:9400"},
 		{"a larger cache", "resolver.enabled=true,config.agent.cache.size=1Gi,config.resolver.cache.size=256Mi,config.agent.snapshot.size=64Mi"},
-		{"metrics over both where the first is IPv6", "monitoring.enabled=true,config.agent.listen.addresses={fd00::10,169.254.20.10}"},
+		{"metrics over both where the first is IPv6", "monitoring.enabled=true,monitoring.address=0.0.0.0:9253,config.agent.listen.addresses={fd00::10,169.254.20.10}"},
 		{"metrics over IPv6 only", "monitoring.enabled=true,monitoring.address=[::]:9253,config.agent.listen.addresses={fd00::10}"},
 		{"a small cache", "config.agent.snapshot.folder=,config.agent.cache.size=1Mi"},
 		{"a long deadline", "resolver.enabled=true,config.agent.limits.deadline=20s,terminationGracePeriodSeconds=34,config.resolver.limits.deadline=1m"},

@@ -100,12 +100,12 @@ func configText(o *unstructured.Unstructured) (string, bool) {
 	return text, is && o.GetKind() == "ConfigMap"
 }
 
-// TestChartHasTheFiles compares the chart's copies of files of daemonset/monitoring and component metrics-proxy with them.
+// TestChartHasTheFiles compares the chart's copies of files of daemonset/monitoring and component metrics-secure with them.
 func TestChartHasTheFiles(t *testing.T) {
 	t.Parallel()
 	for _, original := range []string{
 		"monitoring/podmonitor.yaml", "monitoring/prometheusrule.yaml", "monitoring/dashboard.json",
-		"components/metrics-proxy/proxy.yaml", "components/metrics-proxy/servicemonitor.yaml",
+		"components/metrics-secure/secure.yaml", "components/metrics-secure/servicemonitor.yaml",
 	} {
 		want, err := os.ReadFile(filepath.Join(folder, original))
 		must(t, err)

@@ -171,5 +171,5 @@ func TestNamesAreFixed(t *testing.T) {
 		slices.Sort(found)
 		return found
 	}
-	same(t, "objects", names(chart(t, "--set", "resolver.enabled=true,monitoring.enabled=true")), names(everyValue(t)))
+	same(t, "objects", names(chart(t, "--set", "resolver.enabled=true,monitoring.enabled=true,monitoring.address=0.0.0.0:9300")), names(everyValue(t)))
 }

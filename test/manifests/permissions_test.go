@@ -37,6 +37,9 @@ kube-system: list services node-cache-resolver
 kube-system: watch services node-cache-resolver
 kube-system: list endpointslices.discovery.k8s.io
 kube-system: watch endpointslices.discovery.k8s.io`
+	reviewPermissions = `
+everywhere: create subjectaccessreviews.authorization.k8s.io
+everywhere: create tokenreviews.authentication.k8s.io`
 	configMapPermissions = `
 kube-system: list configmaps node-cache
 kube-system: watch configmaps node-cache`
@@ -60,6 +63,7 @@ func TestPermissions(t *testing.T) {
 		{"kernel", map[string]string{"node-cache": agent}},
 		{"kube-dns", map[string]string{"node-cache": agent}},
 		{"monitoring", map[string]string{"node-cache": agent}},
+		{"metrics-secure", map[string]string{"node-cache": agent + reviewPermissions}},
 		{"config-map", map[string]string{"node-cache": agent + configMapPermissions}},
 		{"central", map[string]string{
 			"node-cache": nodePermission + centralPermissions + eventPermissions, "node-cache-resolver": localPermissions + eventPermissions,
@@ -159,6 +163,7 @@ func permissions(t *testing.T, text []byte) map[string][]string {
 	for _, b := range all[rbacv1.RoleBinding](t, list, "RoleBinding") {
 		grant(b.Namespace, b.RoleRef.Kind+" "+b.Namespace+"/"+b.RoleRef.Name, b.Subjects)
 	}
+	delete(rules, "ClusterRole node-cache-metrics-reader") // for Prometheus, whose account the user knows
 	for role := range rules {
 		t.Errorf("%s is granted to no account", role)
 	}

@@ -76,28 +76,47 @@ func wantPrivilege(pod string, iptables bool) privilege {
 			p.Add, p.HostPaths = append(p.Add, "NET_RAW"), append([]string{"/run/xtables.lock"}, p.HostPaths...)
 		}
 		return p
-	case "node-cache-metrics":
-		return privilege{User: 65532, Token: true}
 	default:
 		return privilege{User: 65532}
 	}
 }
 
-// TestMetricsProxy has the proxies be the only way to the metrics of the agents from outside of the node.
-func TestMetricsProxy(t *testing.T) {
+// TestOpens lists what each rendering opens: the addresses of the admin servers, and the monitors that read there. Nothing opens what is not
+// asked for: without monitoring only the node reaches the agents' pages, and with it only clients with a permission, unless there is an address
+// for all.
+func TestOpens(t *testing.T) {
 	t.Parallel()
-	list := objects(t, rendered(t, "metrics-proxy"+byHelm))
-	var monitors []string
-	for _, o := range list {
-		if strings.HasSuffix(o.GetKind(), "Monitor") {
-			monitors = append(monitors, o.GetKind()+" "+o.GetName())
-		}
-	}
-	same(t, "monitors", []string{"PodMonitor node-cache-resolver", "ServiceMonitor node-cache"}, sorted(monitors))
-	cfg := configurations(t, list)["node-cache"]
-	for _, w := range workloads(t, list) {
-		if w.name == "node-cache-metrics" && !slices.Contains(w.spec.Containers[0].Args, "--upstream=http://"+cfg.Admin.Address.String()+"/") {
-			t.Errorf("the proxies ask another address than the agents' admin.address, %s: %v", cfg.Admin.Address, w.spec.Containers[0].Args)
+	const node, tls = "169.254.20.10:9253", "[::]:9254"
+	resolver := "PodMonitor node-cache-resolver"
+	for name, want := range map[string]struct {
+		address, tls string
+		monitors     []string
+	}{
+		"base":                 {node, "", nil},
+		"central":              {node, "", nil},
+		"transparent":          {node, "", nil},
+		"dual-stack":           {node, "", nil},
+		"ipv6":                 {"[fd00::10]:9253", "", nil},
+		"large-cluster":        {node, "", nil},
+		"metrics-secure":       {node, tls, []string{resolver, "ServiceMonitor node-cache"}},
+		"monitoring":           {"0.0.0.0:9253", "", []string{"PodMonitor node-cache", resolver}},
+		"monitoring over IPv6": {"[::]:9253", "", []string{"PodMonitor node-cache", resolver}},
+	} {
+		for _, by := range []string{byKustomize, byHelm} {
+			list := objects(t, rendered(t, name+by))
+			var monitors []string
+			for _, o := range list {
+				if strings.HasSuffix(o.GetKind(), "Monitor") {
+					monitors = append(monitors, o.GetKind()+" "+o.GetName())
+				}
+			}
+			cfg := configurations(t, list)["node-cache"]
+			opened := ""
+			if cfg.Admin.TLSAddress.IsValid() {
+				opened = cfg.Admin.TLSAddress.String()
+			}
+			same(t, name+by+": addresses", []string{want.address, want.tls}, []string{cfg.Admin.Address.String(), opened})
+			same(t, name+by+": monitors", want.monitors, sorted(monitors))
 		}
 	}
 }

@@ -31,9 +31,6 @@ func TestProgramKnowsArguments(t *testing.T) {
 				if c.Command != nil {
 					t.Errorf("%s, container %s: a command in place of the image's entrypoint", w.name, c.Name)
 				}
-				if c.Name == "kube-rbac-proxy" { // TestMetricsProxy of test/install runs it
-					continue
-				}
 				add(c.Args)
 				for _, p := range []*corev1.Probe{c.StartupProbe, c.ReadinessProbe} {
 					if p != nil && p.Exec != nil {

@@ -59,19 +59,19 @@ func renderings() []rendering {
 		{name: "kube-dns", overlay: "base", components: []string{"kube-dns"}, values: []string{"--set", "config.kubeDNS=kube-dns"}},
 		{
 			name: "monitoring", overlay: "base", components: []string{"metrics"}, beside: []string{"monitoring"},
-			values: []string{"--set", "monitoring.enabled=true"},
+			values: []string{"--set", "monitoring.enabled=true,monitoring.address=0.0.0.0:9253"},
 		},
 		{
 			name: "monitoring over IPv6", overlay: "overlays/ipv6", components: []string{"metrics-ipv6"}, beside: []string{"monitoring"},
-			values: append(preset("ipv6"), "--set", "monitoring.enabled=true"),
+			values: append(preset("ipv6"), "--set", "monitoring.enabled=true,monitoring.address=[::]:9253"),
 		},
 		{
-			name: "metrics-proxy", overlay: "base", components: []string{"metrics-proxy"}, beside: []string{"monitoring"},
-			values: []string{"--set", "monitoring.enabled=true,monitoring.proxy.enabled=true"},
+			name: "metrics-secure", overlay: "base", components: []string{"metrics-secure"}, beside: []string{"monitoring"},
+			values: []string{"--set", "monitoring.enabled=true"},
 		},
 		{
 			name: "everything", overlay: "overlays/central", components: []string{"iptables", "config-map", "kernel", "kube-dns", "metrics"}, beside: []string{"monitoring"},
-			values: append(preset("central"), "--set", "image.variant=iptables,config.watch=api,config.kubeDNS=kube-dns,monitoring.enabled=true,config.agent.kernel.hits=auto"),
+			values: append(preset("central"), "--set", "image.variant=iptables,config.watch=api,config.kubeDNS=kube-dns,monitoring.enabled=true,monitoring.address=0.0.0.0:9253,config.agent.kernel.hits=auto"),
 		},
 	}
 }

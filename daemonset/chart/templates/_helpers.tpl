@@ -181,16 +181,19 @@ prometheus.io/path: /metrics
 {{- if not (has (dig "kernel" "hits" "off" .Values.config.agent | toString) (list "off" "false")) -}}true{{- end -}}
 {{- end }}
 
-{{/* true if Prometheus asks the agents themselves, else empty. */}}
+{{/* true if every host may read the metrics, else empty. */}}
 {{- define "node-cache.openMetrics" -}}
-{{- if and .Values.monitoring.enabled (not .Values.monitoring.proxy.enabled) -}}true{{- end -}}
+{{- if and .Values.monitoring.enabled .Values.monitoring.address -}}true{{- end -}}
 {{- end }}
 
 {{/* The agents' configuration, as the ConfigMap has it. */}}
 {{- define "node-cache.config" -}}
 {{- $config := deepCopy .Values.config.agent -}}
+{{- $admin := $config.admin | default dict -}}
 {{- if include "node-cache.openMetrics" . -}}
-{{- $_ := set $config "admin" (merge (dict "address" .Values.monitoring.address) ($config.admin | default dict)) -}}
+{{- $_ := set $config "admin" (merge (dict "address" .Values.monitoring.address) $admin) -}}
+{{- else if .Values.monitoring.enabled -}}
+{{- $_ := set $config "admin" (merge $admin (dict "tls" (dict "address" "[::]:9254"))) -}}
 {{- end -}}
 {{- toYaml $config -}}
 {{- end }}
