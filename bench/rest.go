@@ -108,7 +108,7 @@ func (b *restBench) trial(ctx context.Context, s restSubject) (err error) {
 		return err
 	}
 	var upstream *nodetest.Server
-	if upstream, err = nodetest.Serve(b.net.Upstream, netip.AddrPortFrom(nodetest.ServiceIPv4(), 53), "upstream"); err != nil {
+	if upstream, err = nodetest.Serve(b.net.Upstream, netip.AddrPortFrom(nodetest.ServiceIPv4(), 53), "upstream"); err != nil { //nolint:contextcheck // it serves until Close
 		return err
 	}
 	defer upstream.Close()

@@ -12,8 +12,10 @@ func restSampleReport() *restReport {
 	return &restReport{
 		Machine: machine{CPU: "Test CPU", Cores: 2, Kernel: "6.18.0 x86_64", LoadStart: "0.10"}, Seconds: 600,
 		Samples: []restSample{
-			{oursName, "none", 1, 0.1, 30, 25}, {oursName, "light", 2.5, 0.1, 40, 26},
-			{"nodelocaldns", "none", 1.2, 0, 20, 42}, {"nodelocaldns", "light", 1.5, 0, 25, 25},
+			{oursName, "none", 1, 0.1, 30, 25},
+			{oursName, "light", 2.5, 0.1, 40, 26},
+			{"nodelocaldns", "none", 1.2, 0, 20, 42},
+			{"nodelocaldns", "light", 1.5, 0, 25, 25},
 		},
 		Probes: []probeCost{{"a", 0.3, 14}, {"b", 12, 1240}},
 	}

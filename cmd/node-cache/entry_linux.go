@@ -16,8 +16,8 @@ import (
 
 // What compiled code uses of a thread and its goroutine: the latter has no end of its stack, as the kernel extends that.
 var (
-	entryThread    [2]uintptr
-	entryGoroutine [1024]byte
+	entryThread    [2]uintptr //nolint:gochecknoglobals,unused // there is no heap yet, and assembly uses it
+	entryGoroutine [1024]byte //nolint:gochecknoglobals,unused // the same
 )
 
 // A startStack is what the kernel leaves on a new program's stack: the number of arguments, the arguments, nil, the environment, nil.
@@ -28,6 +28,8 @@ type startStack [1 << 16]*byte
 const probeTimeout = 300_000
 
 // answerProbe exits with cli.ExitOK if this is a probe, and the agent is what it asks for.
+//
+//nolint:unused // assembly calls it
 func answerProbe(stack *startStack) {
 	request, answer := probeRequest(stack)
 	if request == "" {
@@ -55,10 +57,8 @@ func probeRequest(stack *startStack) (request, answer string) {
 
 // environment returns what follows a prefix in the environment, nil if nothing does.
 func environment(stack *startStack, prefix string) *byte {
-	i := 1
-	for ; i < len(stack) && stack[i] != nil; i++ { // arguments
-	}
-	for i++; i < len(stack) && stack[i] != nil; i++ {
+	arguments := int(uintptr(unsafe.Pointer(stack[0]))) //nolint:gosec // the kernel allows fewer than 2^31
+	for i := arguments + 2; i < len(stack) && stack[i] != nil; i++ {
 		if hasPrefix(stack[i], prefix) {
 			return (*byte)(unsafe.Add(unsafe.Pointer(stack[i]), len(prefix)))
 		}

@@ -77,8 +77,11 @@ func FuzzAcceptance(f *testing.F) {
 		got := isAcceptance((*[len(acceptance)]byte)(append(reply, make([]byte, len(acceptance))...)))
 		line, _, _ := bytes.Cut(reply, []byte("\n"))
 		r, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(append(bytes.Clone(line), "\n\r\n"...))), nil)
+		if err == nil {
+			_ = r.Body.Close()
+		}
 		want := err == nil && r.StatusCode == http.StatusOK && r.ProtoAtLeast(1, 0) && !r.ProtoAtLeast(1, 1) && r.Status == "200 OK" && bytes.HasSuffix(line, []byte("OK\r"))
-		if got != want && !(want && len(line)+1 != len(acceptance)) { // net/http also takes more spaces
+		if got != want && (!want || len(line)+1 == len(acceptance)) { // net/http also takes more spaces
 			t.Errorf("%q: got %t, net/http says %t", reply, got, want)
 		}
 	})

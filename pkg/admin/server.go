@@ -141,7 +141,7 @@ func (s *Server) connState(conn net.Conn, state http.ConnState) {
 // to listen before this server stops. The unix socket is bound only if no process listens there. After an
 // error nothing stays open. Listen starts no goroutine.
 func (s *Server) Listen(ctx context.Context) error {
-	if err := s.ports.listen(ctx); err != nil {
+	if err := s.listen(ctx); err != nil {
 		s.Close()
 		return err
 	}

@@ -35,22 +35,26 @@ func CheckFiles(c *config.Config, found *config.Findings) {
 			found.Refuse("admin.tls.cert", c.Admin.Cert, err, "admin.tls.key")
 		}
 	}
-	for i, file := range c.Hosts.Files {
-		if _, err := localdata.ReadHosts(file); err != nil {
-			found.Warn(fmt.Sprintf("hosts.files[%d]", i), file, err)
-		}
-	}
-	for i, file := range c.Block.Files {
-		if err := blocklist.Check(file); err != nil {
-			found.Warn(fmt.Sprintf("block.files[%d]", i), file, err)
-		}
-	}
+	warnFiles(found, "hosts.files", c.Hosts.Files, func(file string) error {
+		_, err := localdata.ReadHosts(file)
+		return err
+	})
+	warnFiles(found, "block.files", c.Block.Files, blocklist.Check)
 	for key, file := range map[string]string{"etcd.tls.cert": c.Etcd.Cert, "etcd.tls.key": c.Etcd.Key, "etcd.passwordFile": c.Etcd.PasswordFile} {
 		if file == "" {
 			continue
 		}
 		if _, err := filewatch.ReadFile(file, maxSecret); err != nil {
 			found.Warn(key, file, err)
+		}
+	}
+}
+
+// warnFiles reports which files of a list the agent would not use.
+func warnFiles(found *config.Findings, key string, files []string, check func(file string) error) {
+	for i, file := range files {
+		if err := check(file); err != nil {
+			found.Warn(fmt.Sprintf("%s[%d]", key, i), file, err)
 		}
 	}
 }
