@@ -234,7 +234,7 @@ type recordedCheck struct {
 	at    []time.Duration
 	began time.Time
 	takes time.Duration
-	good  bool
+	good  atomic.Bool
 }
 
 func (c *recordedCheck) run(ctx context.Context, _ *generation) []*unresolved {
@@ -243,7 +243,7 @@ func (c *recordedCheck) run(ctx context.Context, _ *generation) []*unresolved {
 	case <-time.After(c.takes):
 	case <-ctx.Done():
 	}
-	if c.good {
+	if c.good.Load() {
 		return nil
 	}
 	return []*unresolved{{"www.test.", errors.New("SERVFAIL")}}
@@ -259,9 +259,9 @@ func TestNameGate(t *testing.T) {
 		want  bool
 		ends  time.Duration // after do, at most
 	}{
-		{"names resolve", time.Minute, func(c *recordedCheck, _ *generation, _ chan struct{}, _ func()) { c.good = true }, true, 12500 * time.Millisecond},
+		{"names resolve", time.Minute, func(c *recordedCheck, _ *generation, _ chan struct{}, _ func()) { c.good.Store(true) }, true, 12500 * time.Millisecond},
 		{"the configuration is replaced", time.Minute, func(c *recordedCheck, r *generation, _ chan struct{}, _ func()) {
-			c.good = true
+			c.good.Store(true)
 			close(r.replaced)
 		}, true, 5 * time.Second},
 		{"the predecessor leaves", time.Minute, func(_ *recordedCheck, _ *generation, leaving chan struct{}, _ func()) { close(leaving) }, false, 0},
