@@ -264,8 +264,9 @@ func (c *centralResolver) checkPhases(t *testing.T, l *load, phases []phase) {
 		if limit := proctest.OrdinaryOrSoak(300*time.Millisecond, 50*time.Millisecond); above > limit {
 			t.Errorf("%s: p99 is %s above normal, want at most %s", p.name, ms(above), limit)
 		}
-		if p.strays > strays {
-			t.Errorf("%s: the address of the service was asked %d times, want never", p.name, p.strays-strays)
+		// The last endpoint that answers may stand still for as long as a query waits for it, with the machine.
+		if most := proctest.OrdinaryOrSoak[uint64](5, 0); p.strays > strays+most {
+			t.Errorf("%s: the address of the service was asked %d times, want %d at most", p.name, p.strays-strays, most)
 		}
 		strays = p.strays
 	}
