@@ -33,8 +33,9 @@ const (
 )
 
 const (
-	// After a burst, an agent writes an Event every half minute: a bad edit on 5,000 agents must not overload the API server.
-	eventBurst = 4
+	// After a burst, an agent writes an Event every half minute: a bad edit on 5,000 agents must not overload the API server. An outage
+	// of the API server and one of the upstreams are some ten Events each, with their ends. client-go's recorder has a burst of 25 for each Pod.
+	eventBurst = 25
 	eventEvery = 30 * time.Second
 
 	maxWaiting = 16               // Events that wait; beyond it the oldest is dropped

@@ -104,7 +104,7 @@ func TestEventsLimit(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		all := eventTexts(w.api.written())
-		if n := len(all); n < 20 || n > 26 || !strings.HasSuffix(all[n-1], "bad 999") {
+		if n := len(all); n < eventBurst+16 || n > eventBurst+22 || !strings.HasSuffix(all[n-1], "bad 999") {
 			t.Errorf("%d events, want one each half minute, the last of them the last: %q", n, all)
 		}
 		if st := w.Status(); st.EventsWritten+st.EventsDropped != 1000 {
