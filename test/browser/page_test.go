@@ -198,7 +198,8 @@ func recent() *top.Recent {
 		},
 		Names: []top.RecentRow{{Name: "db.shop.svc.cluster.local.", Queries: 41871}, {Name: api, Queries: 12031, Upstream: 871, Failed: 1021, Slowest: 4.004}},
 		Pairs: []top.RecentRow{
-			{Client: web, Name: "db.shop.svc.cluster.local.", Queries: 41001}, {Client: web, Name: api, Queries: 11000, Failed: 1019, Slowest: 4.004},
+			{Client: web, Name: "db.shop.svc.cluster.local.", Queries: 41001},
+			{Client: web, Name: api, Queries: 11000, Failed: 1019, Slowest: 4.004},
 			{Client: db, Name: api, Queries: 1031, Failed: 2},
 		},
 		Slow: []top.SlowReply{{Time: "2026-11-21T01:06:40Z", Took: 4.004, Client: web, Name: api, Failed: true}},
