@@ -229,7 +229,7 @@ func TestRequiredNamesReload(t *testing.T) {
 	reload(t, a, wrong) // nothing shows that it is worse
 }
 
-// A recordedCheck is the check of a gate that fails until it is told otherwise, and notes when it ran.
+// A recordedCheck is the check of a gate that fails until good is set, and notes when it ran.
 type recordedCheck struct {
 	at    []time.Duration
 	began time.Time
