@@ -28,7 +28,7 @@ import (
 
 const (
 	lease = 3 * time.Second
-	renew = 500 * time.Millisecond
+	renew = time.Second
 )
 
 var (

@@ -20,7 +20,7 @@ import (
 
 const (
 	defaultLease = 3 * time.Second
-	defaultRenew = 500 * time.Millisecond
+	defaultRenew = time.Second
 	minLease     = time.Second // a shorter lease would lapse whenever the node is busy
 )
 
@@ -30,9 +30,8 @@ type Config struct {
 	Rules   rules.Rules // its Fallback is the initial list; SetFallback replaces it
 
 	Lease time.Duration // duration of a lease after a successful probe; 0: 3 s, at least 1 s
-	// Renew is the interval between the starts of two probes of an address; shorter after
-	// one that failed only because a reader was busy for too long. 0: 0.5 s, at most a third
-	// of Lease.
+	// Renew is the interval between the starts of two probes of an address; a fifth of it after a
+	// renewal that failed. 0: 1 s. It is at most a third of Lease.
 	Renew time.Duration
 
 	// Probe queries the agent through its own listening sockets at addr, and returns nil

@@ -13,9 +13,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
-// wedgedRetry divides Config.Renew. The result is the interval after a renewal that failed only
-// because a reader was busy.
-const wedgedRetry = 5
+// failedShare divides Config.Renew. The result is the interval after a renewal that failed.
+const failedShare = 5
 
 // A lease is the state of the lease on one address.
 type lease struct {
@@ -72,20 +71,18 @@ func (k *Keeper) renewLoop(ctx context.Context, l *lease) {
 	next := time.NewTimer(k.cfg.Renew)
 	defer next.Stop()
 	for ctx.Err() == nil {
-		begun, cause := k.cfg.Now(), Cause(0)
+		begun, space := k.cfg.Now(), k.cfg.Renew
 		if !k.standby.Load() {
-			var err error
-			cause, err = k.renew(ctx, l)
+			cause, err := k.renew(ctx, l)
 			if ctx.Err() != nil || l.gate.isClosed() {
 				return
 			}
 			if !k.standby.Load() {
 				k.recordRenewal(ctx, l, cause, err)
 			}
-		}
-		space := k.cfg.Renew
-		if cause == Wedged { // the agent answers: once the reader is free, the lease can be renewed
-			space /= wedgedRetry
+			if err != nil {
+				space /= failedShare
+			}
 		}
 		next.Reset(max(space-k.cfg.Now().Sub(begun), time.Millisecond))
 		select {

@@ -28,8 +28,8 @@ import (
 
 // The lease is renewed so often that it stays held if an overloaded host loses some self-queries.
 const (
-	renewInterval = 500 * time.Millisecond
-	minRenewals   = 6 // minimum number of renewals within one lease
+	renewInterval = time.Second
+	minRenewals   = 3 // minimum number of renewals within one lease; after one that failed, another follows soon
 )
 
 // maxLeaseWait bounds how long an agent that has taken over waits for its leases before it writes its rules:
