@@ -18,7 +18,7 @@ export CGO_ENABLED=0
 # A program and its Debian package. stdio.h stands for the C library's development files.
 needs="gcc:gcc /usr/include/stdio.h:libc6-dev musl-gcc:musl-tools git:git ip:iproute2 unshare:util-linux
 nsd:nsd named:bind9 unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftables iptables:iptables ipset:ipset
-conntrack:conntrack qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio
+conntrack:conntrack qemu-system-x86_64:qemu-system-x86 qemu-aarch64:qemu-user busybox:busybox-static cpio:cpio
 runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus promtool:prometheus
 docker-registry:docker-registry chromium:chromium fstrm_capture:fstrm-bin node:nodejs
 clang:clang llvm-strip:llvm /usr/include/bpf/bpf_helpers.h:libbpf-dev"
