@@ -40,7 +40,7 @@ func (f *failures) add(plan *Plan, ask *wire.Question, addr netip.Addr) {
 	name, suffix := canonical(&room, ask), plan.Cluster
 	if route := plan.route(name); route != nil {
 		suffix = route.Suffix
-	} else if len(suffix) == 0 || !isIn(name, suffix) {
+	} else if !isIn(name, suffix) {
 		return // no route takes the name
 	}
 	f.mu.Lock()

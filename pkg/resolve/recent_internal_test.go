@@ -101,6 +101,36 @@ func TestRecent(t *testing.T) {
 	assert.Same(t, "a client that is back", []string{"10.0.0.1 2 queries, 0 failed, 0s"}, lines(clients))
 }
 
+// TestRecentSearch counts a denied name as one of a search path only within the domain of a cluster.
+func TestRecentSearch(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, cluster, ask string
+		rcode              int
+		want               uint32
+	}{
+		{"below the domain", "cluster.local.", "www.example.com.cluster.local.", wire.RcodeNXDomain, 1},
+		{"the name exists", "cluster.local.", "kubernetes.default.svc.cluster.local.", wire.RcodeSuccess, 0},
+		{"elsewhere", "cluster.local.", "www.example.com.", wire.RcodeNXDomain, 0},
+		{"no cluster", "", "www.example.com.", wire.RcodeNXDomain, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r, now := newRecent()
+			plan := &Plan{}
+			if tt.cluster != "" {
+				plan.Cluster = wireName(t, tt.cluster)
+			}
+			var q wire.Query
+			packet := append([]byte("\x00\x01\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00"), wireName(t, tt.ask)...)
+			assert.Equal(t, "rcode", wire.RcodeSuccess, q.Parse(append(packet, 0, 1, 0, 1)))
+			r.addRecent(plan, &q.Question, netip.MustParseAddr("10.0.0.1"), SourceUpstream, tt.rcode, 1, 0, *now)
+			clients, _, _ := r.Recent()
+			assert.Equal(t, "searches", tt.want, clients[0].Search)
+		})
+	}
+}
+
 // TestSlowReplies keeps the slowest reply of each minute, for an hour.
 func TestSlowReplies(t *testing.T) {
 	t.Parallel()

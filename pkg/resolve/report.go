@@ -209,9 +209,9 @@ func (f *Filter) selects(q *report) bool {
 	return (f.Domain == nil || isIn(canonical(&room, q.ask), f.Domain)) && f.Admit()
 }
 
-// isIn reports whether a name is a domain or below it, both in canonical wire form.
+// isIn reports whether a name is a domain or below it, both in canonical wire form. No name is in an empty domain: there is none.
 func isIn(name, domain []byte) bool {
-	return bytes.HasSuffix(name, domain) && isLabelAt(name, len(name)-len(domain))
+	return len(domain) > 0 && bytes.HasSuffix(name, domain) && isLabelAt(name, len(name)-len(domain))
 }
 
 // record logs a query.
