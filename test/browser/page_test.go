@@ -277,7 +277,7 @@ func TestPageExample(t *testing.T) {
 				{"what was slow in the last hour?", "section[aria-labelledby=timeline]", "4s for api.example.com. to shop/web-5d4f8c7b9-x2x7q at 01:06:40, SERVFAIL"},
 				{"is the cache effective?", "main", "97 % hits"},
 				{"how long do hits and misses take?", "section[aria-labelledby=plots] tbody", "cache"},
-				{"which node, of which cluster?", "h1", "worker-3 of west"},
+				{"which node, of which cluster?", "h1", "worker-3, cluster west"},
 			} {
 				if text := p.text(q.selector); !strings.Contains(text, q.answer) {
 					t.Errorf("%s The page shows %q, want %q", q.question, text, q.answer)

@@ -107,7 +107,7 @@ func TestContent(t *testing.T) {
 		{
 			"the status of docs/status.md", func(c *page.Config) { c.Status = func() status.Status { return example(t) } }, shown,
 			[]string{
-				"ready , version v0.7.0, up 3h25m7s, 169.254.20.10:53, [fd00::10]:53", "182672 queries, 97 % hits, 17 shed, 2 in flight. 4311 cache entries, 3.0 MiB of 64.0 MiB",
+				"node-cache on worker-3, cluster west", "ready , version v0.7.0, up 3h25m7s, 169.254.20.10:53, [fd00::10]:53", "182672 queries, 97 % hits, 17 shed, 2 in flight. 4311 cache entries, 3.0 MiB of 64.0 MiB",
 				"config : the last file was refused: cache.sise: unknown key fix the file;", "tls://[2001:db8::1]:853 example.com. dns.example.com x509: certificate has expired down 1s 43 43",
 				"udp://192.0.2.1:53 . good 1.8ms 5044 12", "tcp://10.244.3.9:53 cluster.central good 620µs 298 1",
 				"cluster.local. from API server https://10.96.0.1:443: in sync", "service 412 12s", "link-local with nftables, data plane nftables. Without a lease queries go to 10.244.0.7:53 10.244.1.9:53",
