@@ -15,3 +15,11 @@ func TestHelp(t *testing.T) {
 		t.Errorf("%d commands, want eleven", n)
 	}
 }
+
+// TestPages checks the commands of the pages.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	if n := clitest.Pages(t, "../..", `kubectl node-cache (.*)$`, rootCommand); n < 15 {
+		t.Errorf("%d commands, want fifteen", n)
+	}
+}

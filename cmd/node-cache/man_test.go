@@ -54,6 +54,14 @@ func TestHelp(t *testing.T) {
 	}
 }
 
+// TestPages checks the commands of the pages. Those for a terminal of a pod or a node end with the program's path and arguments.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	if n := clitest.Pages(t, "../..", `(?:^(?:node# |\$ )|/)node-cache ([a-z][^|>\n]*)`, rootCommand); n < 40 {
+		t.Errorf("%d commands, want forty", n)
+	}
+}
+
 // TestCompletion asks as a shell does.
 func TestCompletion(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clitest checks the command lines of the programs.
 package clitest
 
 import (
