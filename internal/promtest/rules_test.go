@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -200,6 +202,31 @@ func TestPromtoolCheck(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), promtool, "check", "rules", "--lint=all", "--lint-fatal", file).CombinedOutput(); err != nil {
 		t.Errorf("promtool check rules: %v\n%s", err, out)
 	}
+}
+
+// TestScrapeExample has the example of docs/metrics.md set the labels that the alerts and the dashboard select and group by.
+func TestScrapeExample(t *testing.T) {
+	t.Parallel()
+	_, text, _ := strings.Cut(mustRead(t, filepath.Join(root, "docs", "metrics.md")), "\n```yaml\n")
+	text, _, _ = strings.Cut(text, "\n```\n")
+	var config struct {
+		Jobs []struct {
+			Name    string `json:"job_name"`
+			Relabel []struct {
+				Target string `json:"target_label"`
+			} `json:"relabel_configs"`
+		} `json:"scrape_configs"`
+	}
+	assert.NoError(t, yaml.Unmarshal([]byte(text), &config))
+	if len(config.Jobs) != 1 || config.Jobs[0].Name != "node-cache" {
+		t.Fatalf("not a job node-cache: %s", text)
+	}
+	for _, r := range config.Jobs[0].Relabel {
+		if r.Target == "node" {
+			return
+		}
+	}
+	t.Errorf("the targets have no label node: %s", text)
 }
 
 func mustAlerts(t *testing.T) []Alert {
