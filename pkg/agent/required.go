@@ -84,8 +84,8 @@ func (b *builder) checkNames(ctx context.Context, r *generation, names []string)
 	return failed
 }
 
-// trial returns a resolver that answers as r does, with a cache of its own and without the fallback. Nothing that it does is
-// counted or logged.
+// trial returns a resolver that answers as r does, with a cache of its own and without the fallback. Its queries are counted as queries
+// to the upstreams of r only, and are in no log of queries.
 func (b *builder) trial(r *generation) (*resolve.Resolver, error) {
 	own := *r
 	own.fallback = nil
@@ -178,16 +178,18 @@ type nameGate struct {
 	running  *atomic.Pointer[generation]
 	log      *slog.Logger
 	open     chan struct{}                 // closed once the agent may take the queries
-	resolved bool                          // the names resolved while a predecessor answered
+	resolved *generation                   // its names resolved while a predecessor answered; nil: none
 	failed   atomic.Pointer[[]*unresolved] // result of the last check; nil or empty: none failed
 }
 
 // openUnlessNeeded opens the gate of an agent that is about to serve, unless it still has names to wait for. served reports whether
 // the agent's configuration served this node before: then upstreams that fail at a restart must not take the zone and the cache away.
 func (g *nameGate) openUnlessNeeded(served bool) {
-	if served || g.resolved || len(g.running.Load().config.RequiredNames) == 0 {
+	r := g.running.Load()
+	if served || g.resolved == r || len(r.config.RequiredNames) == 0 {
 		close(g.open)
 	}
+	g.resolved = nil
 }
 
 func (g *nameGate) isOpen() bool {
@@ -199,23 +201,26 @@ func (g *nameGate) isOpen() bool {
 	}
 }
 
-// await checks the names until all have an address, and reports whether that is so. It ends before if ctx ends or leaving is closed.
-// After each check that fails, it calls failing. Another configuration is checked at once.
-func (g *nameGate) await(ctx context.Context, leaving <-chan struct{}, failing func(why error)) bool {
+// await checks the names until all have an address, and returns the generation with which they do. It returns nil if ctx ends or
+// leaving is closed before that. After each check that fails, it calls failing. Another configuration is checked at once.
+func (g *nameGate) await(ctx context.Context, leaving <-chan struct{}, failing func(why error)) *generation {
 	defer g.failed.Store(nil)
 	pause := retry.Backoff{First: requiredRetry, Last: requiredRetryLast}
-	for waits := false; ; waits = true {
+	for waits := false; ; {
 		r := g.running.Load()
 		failed, end := g.checkUntil(ctx, r, leaving)
 		switch {
 		case end:
-			return false
+			return nil
+		case g.running.Load() != r:
+			continue // the result is about a configuration that is not in use any more
 		case len(failed) == 0:
 			if waits {
 				g.log.InfoContext(ctx, "required names resolve")
 			}
-			return true
+			return r
 		case !waits:
+			waits = true
 			g.log.WarnContext(ctx, "waiting until required names resolve", "err", failed[0], "failed", len(failed))
 		}
 		g.failed.Store(&failed)
@@ -291,7 +296,7 @@ func (g *nameGate) awaitBefore(ctx context.Context, from *handover.Client, recor
 		recorder.WaitFor(fmt.Sprintf("its requiredNames, before taking over from agent %s: %s", from.Predecessor, why))
 		problems.Observe(ctx, time.Now(), g.problems(), nil) // Agent.watchProblems runs once this agent serves
 	})
-	if !g.resolved && ctx.Err() == nil {
+	if g.resolved == nil && ctx.Err() == nil {
 		g.log.WarnContext(ctx, "taking over before required names resolve: predecessor stops", "agent", from.Predecessor)
 	}
 }

@@ -235,10 +235,11 @@ type recordedCheck struct {
 	began time.Time
 	takes time.Duration
 	good  atomic.Bool
+	last  *generation // the last one that was checked
 }
 
-func (c *recordedCheck) run(ctx context.Context, _ *generation) []*unresolved {
-	c.at = append(c.at, time.Since(c.began))
+func (c *recordedCheck) run(ctx context.Context, r *generation) []*unresolved {
+	c.at, c.last = append(c.at, time.Since(c.began)), r
 	select {
 	case <-time.After(c.takes):
 	case <-ctx.Done():
@@ -264,6 +265,10 @@ func TestNameGate(t *testing.T) {
 			c.good.Store(true)
 			close(r.replaced)
 		}, true, 5 * time.Second},
+		{"the configuration is replaced during a check that succeeds", 2 * time.Second, func(c *recordedCheck, r *generation, _ chan struct{}, _ func()) {
+			c.good.Store(true)
+			close(r.replaced)
+		}, true, 5 * time.Second},
 		{"the predecessor leaves", time.Minute, func(_ *recordedCheck, _ *generation, leaving chan struct{}, _ func()) { close(leaving) }, false, 0},
 		{"the predecessor leaves during a check", 2 * time.Second, func(_ *recordedCheck, _ *generation, leaving chan struct{}, _ func()) { close(leaving) }, false, 0},
 		{"the agent stops", time.Minute, func(_ *recordedCheck, _ *generation, _ chan struct{}, cancel func()) { cancel() }, false, 0},
@@ -276,7 +281,7 @@ func TestNameGate(t *testing.T) {
 				r := &generation{replaced: make(chan struct{})}
 				running.Store(r)
 				g := &nameGate{check: c.run, running: &running, log: slog.New(slog.DiscardHandler), open: make(chan struct{})}
-				leaving, result := make(chan struct{}), make(chan bool, 1)
+				leaving, result := make(chan struct{}), make(chan *generation, 1)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				go func() { result <- g.await(ctx, leaving, func(error) {}) }()
@@ -289,8 +294,11 @@ func TestNameGate(t *testing.T) {
 				running.Store(&generation{replaced: make(chan struct{})})
 				tt.do(c, r, leaving, cancel)
 				got := <-result
-				if took := time.Since(now); got != tt.want || took > tt.ends {
-					t.Errorf("it ends with %t after %s, want %t within %s", got, took, tt.want, tt.ends)
+				if took := time.Since(now); (got != nil) != tt.want || took > tt.ends {
+					t.Errorf("it ends with %v after %s, want %t within %s", got, took, tt.want, tt.ends)
+				}
+				if got != nil && (got != running.Load() || got != c.last) {
+					t.Error("the names of the configuration in use were not checked")
 				}
 				if g.problems() != nil {
 					t.Errorf("problems after its end: %v", g.problems())

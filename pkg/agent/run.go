@@ -423,7 +423,7 @@ func (a *Agent) takeLease(ctx context.Context) {
 		_ = c.AwaitSync(ctx, zoneWait)
 	}
 	if !a.gate.isOpen() {
-		if !a.gate.await(ctx, nil, func(error) {}) {
+		if a.gate.await(ctx, nil, func(error) {}) == nil {
 			return
 		}
 		close(a.gate.open)
