@@ -24,6 +24,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/remote"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
 
@@ -138,7 +139,9 @@ func (r *Reviews) check(ctx context.Context, g *grant, k key, token, page string
 	switch {
 	case err != nil:
 		r.counts.failed.Add(1)
-		r.warned.Do(func() { r.log.WarnContext(ctx, "checking a token of the admin server failed", "err", err) })
+		r.warned.Do(func() {
+			r.log.WarnContext(ctx, "checking a token of the admin server failed", "err", remote.Error(err))
+		})
 		return admin.Verdict{Code: http.StatusServiceUnavailable, Why: "the API server cannot be asked about the token\nhint: the log has the reason"}
 	case v.Allowed():
 		r.counts.allowed.Add(1)

@@ -20,6 +20,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/admin/secure"
@@ -200,6 +201,32 @@ func TestNoAPIServer(t *testing.T) {
 		assert.Equal(t, "once it answers", 200, code(r, scraper, "good", "/metrics"))
 	})
 }
+
+// TestLongError has an API server that refuses with a long text: the log has its beginning.
+func TestLongError(t *testing.T) {
+	t.Parallel()
+	text, err := json.Marshal(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Message: strings.Repeat("no ", 100_000), Code: http.StatusInternalServerError})
+	assert.NoError(t, err)
+	refuses := roundTripper(func(*http.Request) (*http.Response, error) {
+		w := httptest.NewRecorder()
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusInternalServerError)
+		_, err := w.Write(text)
+		return w.Result(), err
+	})
+	client, err := watch.ClientOver(&http.Client{Transport: refuses}, "http://api")
+	assert.NoError(t, err)
+	var log bytes.Buffer
+	assert.Equal(t, "status", http.StatusServiceUnavailable, code(secure.New(client, slog.New(slog.NewTextHandler(&log, nil))), scraper, "good", "/metrics"))
+	if line := log.String(); !strings.Contains(line, "creating a TokenReview: ") || !strings.Contains(line, "no no no") || len(line) > 2<<10 {
+		t.Errorf("%d bytes: %.300s", len(line), line)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements [http.RoundTripper].
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // TestTokenFlood has one pod, and then twenty, send made-up tokens without end: the API server gets few of them, a token that was allowed is
 // never refused or delayed, and beside one pod a new token is checked at once.
