@@ -30,14 +30,16 @@ func TestWatch(t *testing.T) {
 	const (
 		first   = `{"time":"2026-01-02T03:04:05.678Z","name":"www.test.","type":"A","rcode":"NOERROR","source":"upstream","took_seconds":0.00123456,"client":"10.1.2.3","upstream":"udp://192.0.2.1:53"}`
 		hostile = `{"time":"2026-01-02T03:04:05.678Z","name":"a.test.","type":"AAAA","rcode":"NXDOMAIN","source":"cache","took_seconds":0.000004,"client":"10.1.2.3","pod":"shop/web` + "\u009b" + `2J","denied":"no_service","ede":19,"ede_text":"Stale NXDOMAIN Answer"}`
+		blocked = `{"time":"2026-01-02T03:04:05.678Z","name":"ads.test.","type":"A","rcode":"NXDOMAIN","source":"block","took_seconds":0.00002,"client":"10.1.2.3","list":"ads.txt","rule":"*.test.","ede":15,"ede_text":"Blocked"}`
 	)
 	for _, tt := range []struct {
 		name, flag, sent, stdout, stderr string
 	}{
-		{"queries", "text", first + "\n" + `{"dropped":7}` + "\n" + hostile + "\n", `
+		{"queries", "text", first + "\n" + `{"dropped":7}` + "\n" + hostile + "\n" + blocked + "\n", `
 03:04:05.678  NOERROR  upstream    1.23ms  A     www.test.  10.1.2.3  upstream=udp://192.0.2.1:53
 (7 more)
 03:04:05.678  NXDOMAIN cache           0s  AAAA  a.test.  shop/web?2J  denied=no_service  extended error 19 (Stale NXDOMAIN Answer)
+03:04:05.678  NXDOMAIN block         20µs  A     ads.test.  10.1.2.3  list=ads.txt  rule=*.test.  extended error 15 (Blocked)
 `, "node-cache: the agent at " + addr + " ended the stream: EOF\n"},
 		{"as JSON", "json", hostile + "\n", "\n" + strings.Replace(hostile, "\u009b", `\u009b`, 1) + "\n", "node-cache: the agent at " + addr + " ended the stream: EOF\n"},
 		{"not JSON", "text", "x\n", "\n", "node-cache: reading /watch of the agent at " + addr + ": invalid character 'x' looking for beginning of value\n"},

@@ -59,9 +59,9 @@ func WatchText(line []byte) (string, error) {
 		Took                                   float64 `json:"took_seconds"`
 		Dropped                                uint64
 
-		Upstream, Failure, Reason, Denied, Below, Rule string
-		EDE                                            *int   `json:"ede"`
-		EDEText                                        string `json:"ede_text"`
+		Upstream, Failure, Reason, Denied, Below, List, Rule string
+		EDE                                                  *int   `json:"ede"`
+		EDEText                                              string `json:"ede_text"`
 	}
 	if err := ReadJSON(line, &q); err != nil {
 		return "", err
@@ -73,7 +73,7 @@ func WatchText(line []byte) (string, error) {
 	_, _ = fmt.Fprintf(&b, "%s  %-8s %-8s %9s  %-5s %s  %s", q.Time.Format("15:04:05.000"), q.Rcode, q.Source,
 		time.Duration(q.Took*float64(time.Second)).Round(10*time.Microsecond), q.Type, q.Name, cmp.Or(q.Pod, q.Client))
 	for _, member := range [][2]string{
-		{"upstream", q.Upstream}, {"failure", q.Failure}, {"reason", q.Reason}, {"denied", q.Denied}, {"below", q.Below}, {"rule", q.Rule},
+		{"upstream", q.Upstream}, {"failure", q.Failure}, {"reason", q.Reason}, {"denied", q.Denied}, {"below", q.Below}, {"list", q.List}, {"rule", q.Rule},
 	} {
 		if member[1] != "" {
 			_, _ = fmt.Fprintf(&b, "  %s=%s", member[0], member[1])

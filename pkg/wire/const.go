@@ -83,6 +83,8 @@ func EDEText(code int) string {
 		return "Cached Error"
 	case EDENotReady:
 		return "Not Ready"
+	case EDEBlocked:
+		return "Blocked"
 	case EDEStaleNXDomain:
 		return "Stale NXDOMAIN Answer"
 	case EDENotAuthoritative:

@@ -4,6 +4,7 @@ package wire_test
 
 import (
 	"bytes"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -198,5 +199,16 @@ func TestAppendUpstream(t *testing.T) {
 		if again := parseQuery(t, got[1:]); !bytes.Equal(again.QuestionSection(), question(canonical, 1)) {
 			t.Errorf("%s: the question reads %x", tt.name, again.QuestionSection())
 		}
+	}
+}
+
+// TestEDEText has the names of the codes as miekg/dns has them from the registry.
+func TestEDEText(t *testing.T) {
+	t.Parallel()
+	for _, code := range []int{
+		wire.EDEOther, wire.EDEStaleAnswer, wire.EDECachedError, wire.EDENotReady, wire.EDEBlocked, wire.EDEStaleNXDomain, wire.EDENotAuthoritative,
+		wire.EDENoReachableAuthority, wire.EDENetworkError, wire.EDEInvalidData,
+	} {
+		assert.Equal(t, strconv.Itoa(code), dns.ExtendedErrorCodeToString[uint16(code)], wire.EDEText(code)) //nolint:gosec // constants
 	}
 }
