@@ -12,7 +12,7 @@ import (
 // the runtime starts if that returns. It exits for one case only, `ready` or `ready --live` whose agent says yes.
 // All else, such as the reason of a no, is for the command.
 //
-// No runtime means no heap, goroutine, map, interface, defer or panic. TestEntry runs the linked program.
+// No runtime means no heap, goroutine, map, interface, defer or panic. TestReadyEntry of test/e2e runs the linked program.
 
 // What compiled code uses of a thread and its goroutine: the latter has no end of its stack, as the kernel extends that.
 var (

@@ -217,7 +217,7 @@ func watch(given url.Values) (<-chan []byte, func(), error) {
 	lines := make(chan []byte, 300)
 	if given.Get("rcode") != "" {
 		given.Del("token")
-		lines <- bytes.Replace(fmt.Appendf(nil, query, given.Encode(), "shop/db-0"), []byte("NOERROR"), []byte("SERVFAIL"), 1)
+		lines <- bytes.Replace(fmt.Appendf(nil, query, given.Encode(), "shop/db-0"), []byte(`NOERROR","source":"cache"`), []byte(`SERVFAIL","source":"failure","upstream":"udp://192.0.2.53:53","failure":"timeout"`), 1)
 		lines <- fmt.Appendf(nil, query, "of another pod", "shop/db-1")
 		return lines, func() {}, nil
 	}
@@ -312,6 +312,7 @@ func TestPageExample(t *testing.T) {
 })()`))
 		run(p, chromedp.KeyEvent("\r"))
 		p.await("#live tbody", "name=example.com&namespace=shop&pod=db-0&rcode=SERVFAIL&source=failure")
+		p.await("#live tbody", "failure udp://192.0.2.53:53 timeout")
 		assert.Equal(t, "rows, all failures", "1 1", run(p, chromedp.Evaluate[string](
 			"`${document.querySelectorAll('#live tbody tr').length} ${document.querySelectorAll('#live tbody tr:has(td.bad)').length}`")))
 		p.checkLayout()

@@ -95,7 +95,8 @@ if (live) {
     if (q.dropped) return note.textContent = `${q.dropped} queries left out at ${new Date().toLocaleTimeString()}`;
     if (client && !`${q.pod || ""} ${q.client}`.includes(client)) return;
     const row = rows.insertRow(0), type = ["NOERROR", "NXDOMAIN"].includes(q.rcode) ? q.source == "stale" ? "less" : "" : "bad";
-    for (const text of [q.time.slice(11, 19), `${q.name} ${q.type}`, q.rcode, q.source, `${(1000 * q.took_seconds).toFixed(2)} ms`, q.pod || q.client]) cell(row, text, type);
+    const why = [q.source, q.upstream, q.failure, q.reason, q.denied, q.below, q.list, q.rule].filter(Boolean).join(" ");
+    for (const text of [q.time.slice(11, 19), `${q.name} ${q.type}`, q.rcode, why, `${(1000 * q.took_seconds).toFixed(2)} ms`, q.pod || q.client]) cell(row, text, type);
     if (rows.rows.length > 100) rows.deleteRow(100);
   }
 
