@@ -108,6 +108,8 @@ func TestChartPermissions(t *testing.T) {
 			nodePermission + eventPermissions + strings.ReplaceAll(centralPermissions, "kube-system", "dns"),
 		},
 		{"no cluster", "config.agent.cluster=null,config.agent.intercept=null", eventPermissions + nodePermission},
+		{"pages over TLS", "config.agent.admin.tls.address=0.0.0.0:9254", localPermissions + nodePermission + eventPermissions + reviewPermissions},
+		{"pages over TLS for Prometheus", "config.agent.admin.tls.address=0.0.0.0:9254,monitoring.enabled=true", localPermissions + nodePermission + eventPermissions + reviewPermissions},
 		{"another API server", "config.agent.cluster.kubeconfig=/etc/kubeconfig", eventPermissions},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -123,6 +125,8 @@ func TestChartPermissions(t *testing.T) {
 		want := sorted(strings.Split(strings.TrimSpace(localPermissions+eventPermissions+added), "\n"))
 		same(t, set+" of the resolver: permissions", want, got)
 	}
+	resolver := permissions(t, chart(t, "--set", "resolver.enabled=true,config.resolver.admin.tls.address=0.0.0.0:9254"))["node-cache-resolver"]
+	same(t, "admin.tls of the resolver: permissions", sorted(strings.Split(strings.TrimSpace(localPermissions+eventPermissions+reviewPermissions), "\n")), resolver)
 	for name, added := range map[string]string{"pods": podPermissions, "cluster-set": importPermissions} {
 		component := rendering{overlay: "base", components: []string{name}}.byKustomize(t)
 		want := sorted(strings.Split(strings.TrimSpace(localPermissions+nodePermission+eventPermissions+added), "\n"))

@@ -141,6 +141,8 @@ func TestValuesRefused(t *testing.T) {
 		{"another full name", "fullnameOverride=dns", []string{"additional properties 'fullnameOverride' not allowed"}},
 		{"no configuration", "config.agent=null", []string{"'/config'", "missing property 'agent'"}},
 		{"a scrape without a token", "monitoring.enabled=true,monitoring.scrapeAnnotations=true", []string{"monitoring.podMonitoring, monitoring.scrapeAnnotations: such a scrape has no token: set monitoring.address"}},
+		{"an address for all beside TLS", "monitoring.enabled=true,monitoring.address=0.0.0.0:9253,monitoring.scrapeAnnotations=true,config.agent.admin.tls.address=0.0.0.0:9254", []string{"monitoring.address: with config.agent.admin.tls.address, /metrics there is for clients with the token of `node-cache page` only"}},
+		{"a resolver that Prometheus may not read", "monitoring.enabled=true,resolver.enabled=true,config.resolver.admin.tls.address=0.0.0.0:9254", []string{"config.resolver.admin.tls.address: Prometheus reads the resolvers without TLS"}},
 		{"an alert that there is not", "monitoring.enabled=true,monitoring.alerts.NodeCacheSlo.enabled=false", []string{"monitoring.alerts.NodeCacheSlo: no alert has this name"}},
 		{"a label that Prometheus does not take", "monitoring.enabled=true,monitoring.clusterLabel=k8s-cluster", []string{"'/monitoring/clusterLabel'", "does not match pattern"}},
 		{"a threshold where there is none", "monitoring.enabled=true,monitoring.alerts.NodeCacheDown.threshold=1", []string{"monitoring.alerts.NodeCacheDown.threshold: this alert has no threshold"}},

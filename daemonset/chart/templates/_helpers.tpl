@@ -429,6 +429,14 @@ port: {{ $at.port }}
 port: {{ $at.port }}
 {{- end }}
 
+{{/* The permissions that admin.tls needs. Takes a configuration. */}}
+{{- define "node-cache.reviews" -}}
+{{- if dig "admin" "tls" "address" "" . }}
+- {apiGroups: [authentication.k8s.io], resources: [tokenreviews], verbs: [create]}
+- {apiGroups: [authorization.k8s.io], resources: [subjectaccessreviews], verbs: [create]}
+{{- end }}
+{{- end }}
+
 {{/* The permissions that the agents' cluster settings need, as YAML: lists cluster, namespaced and central, and a namespace. */}}
 {{- define "node-cache.rules" -}}
 {{- $cluster := .Values.config.agent.cluster | default dict -}}
@@ -456,6 +464,9 @@ cluster:
 {{- end }}
 {{- if or $cluster.federations (eq (hasKey $cluster "nodeZone" | ternary $cluster.nodeZone "auto") "auto") }}
 - {apiGroups: [""], resources: [nodes], verbs: [get]}
+{{- end }}
+{{- if not .Values.monitoring.enabled }}{{/* else monitoring/secure.yaml has them */}}
+{{- include "node-cache.reviews" .Values.config.agent }}
 {{- end }}
 {{- end }}
 central:
