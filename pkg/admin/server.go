@@ -180,7 +180,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	<-serving.Done()
 	if ctx.Err() == nil {
-		_ = s.http.Close() // ctx has not ended, so a listener has failed: stop the other listener
+		_ = s.http.Close() // ctx has not ended, so a listener has failed: stop the others
 		return s.join(ended)
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)

@@ -110,8 +110,9 @@ func (d *responseBuilder) store(f *inFlight, life time.Duration) {
 		return
 	}
 	d.answer.Msg, d.answer.Lifetime = d.msg, life
-	if block := f.r.plan.Load(); block.Block != nil {
-		block.markAlias(f.name(), d.msg)
+	plan := f.r.plan.Load()
+	if plan.Block != nil {
+		plan.markAlias(f.name(), d.msg)
 	}
 	// For cluster names only: other servers may deny a name for one type and have data of another, against RFC 2308 section 5.
 	d.answer.AllTypes = d.deniesName && f.route.Exact
@@ -119,7 +120,7 @@ func (d *responseBuilder) store(f *inFlight, life time.Duration) {
 	if d.deniesName && f.plan.Cut {
 		f.r.cuts.add(f.name(), d.now.Sub(f.r.epoch)+life)
 	}
-	plan := f.r.plan.Load()
+	plan = f.r.plan.Load() // again: one that came before Put may have purged the cache before this answer was in it
 	if plan != f.plan {
 		if route := plan.route(f.name()); route == nil || route.NoStore || route.Upstream != f.route.Upstream {
 			// A reload has changed the route, and may have flushed the cache before this answer arrived.

@@ -209,7 +209,7 @@ func most(pairs []top.RecentRow, of func(*top.RecentRow) (selected bool, text st
 
 // fix returns what to change for a pod with many search suffixes.
 func fix(r *top.RecentRow, searchPath bool) string {
-	if r.Queries < fixQueries || 100*r.Search < fixPercent*r.Queries {
+	if r.Queries < fixQueries || 100*uint64(r.Search) < fixPercent*uint64(r.Queries) {
 		return ""
 	}
 	own := "set ndots: 2 in the dnsConfig of " + cmp.Or(r.Workload, "the pod") + ", or end outside names with a dot"

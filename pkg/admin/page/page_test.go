@@ -143,6 +143,15 @@ func TestContent(t *testing.T) {
 			[]string{"pods.searchPath"},
 		},
 		{
+			"a flood of names with search suffixes", func(c *page.Config) {
+				c.Recent = func() *top.Recent {
+					return &top.Recent{Clients: []top.RecentRow{{Client: "shop/web-1", Workload: "Deployment/web", Queries: 50_000_000, Search: 50_000_000}}}
+				}
+			}, shown,
+			[]string{"Fix: set pods.searchPath: on in the configuration"},
+			nil,
+		},
+		{
 			"stale pods", func(c *page.Config) { c.Recent = func() *top.Recent { return &top.Recent{Stale: true} } }, shown,
 			[]string{"The API server has not confirmed the pods recently."},
 			nil,

@@ -288,7 +288,7 @@ func (l *problems) addStatic(s *localdata.Stats) {
 				"check that the file exists and that this user can read it; its previous content is served meanwhile").Subject = f.Path
 		}
 		if f.Skipped > 0 {
-			l.add(HostsInvalid, "hosts.files", count(f.Skipped, "line")+" of "+f.Path+" are invalid",
+			l.add(HostsInvalid, "hosts.files", count(f.Skipped, "line")+" of "+f.Path+" invalid",
 				"fix the file: each line holds an address and its names, see hosts(5)").Subject = f.Path
 		}
 	}
