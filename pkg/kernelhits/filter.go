@@ -5,6 +5,7 @@ package kernelhits
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -88,15 +89,13 @@ func (f *filter) detach() error {
 // release does nothing: the filter ends with its interface, whose index another interface may have by now.
 func (*filter) release() error { return nil }
 
-// attached reports whether the filter is still there. After an error it returns true.
-func (f *filter) attached() bool {
+// problem looks for the filter. After an error there is none: the filter may still be there.
+func (f *filter) problem() string {
 	list, _, err := filtersAt(f.LinkIndex, f.Parent)
-	for _, other := range list {
-		if other.Attrs().Handle == f.Handle {
-			return true
-		}
+	if err != nil || slices.ContainsFunc(list, func(other netlink.Filter) bool { return other.Attrs().Handle == f.Handle }) {
+		return ""
 	}
-	return err != nil // after an error the filter may still be there
+	return problemDetached
 }
 
 // removeUnused removes the clsact qdisc of an interface unless it has filters.

@@ -36,9 +36,8 @@ func TestFiltersOfSeveralAgents(t *testing.T) {
 	expect("of the first agent", 1, true)
 	g := attach(second)
 	expect("of the second agent", 1, true)
-	if f.attached() || !g.attached() {
-		t.Errorf("attached: first %t, second %t", f.attached(), g.attached())
-	}
+	assert.Equal(t, "problem of the first", problemDetached, f.problem())
+	assert.Equal(t, "problem of the second", "", g.problem())
 	if err := f.detach(); err == nil {
 		t.Error("the first agent detached its filter, which the second one had removed")
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"github.com/nodecache/node-cache/pkg/retry"
 )
@@ -25,14 +26,22 @@ const minMTU = 1280
 // relistInterval is the time between two reads of all interfaces. Events report changes in between.
 const relistInterval = 2 * time.Second
 
+// An interface gets the programs again when another process has detached them or has taken their place. If that happens again and again,
+// it gets them once in attachInterval, and is without hits in between.
+const (
+	attachBurst    = 6 // times without a delay
+	attachInterval = 30 * time.Second
+)
+
 // links attaches the programs to the interfaces of pods: the veths whose other end is in another network namespace.
 type links struct {
 	k *Responder
 
 	mu       sync.Mutex // guards the fields below
 	attached map[int]*attachment
-	failed   map[int]string // why an interface has no program
-	legacy   bool           // the kernel does not support tcx; programs are attached as clsact filters
+	failed   map[int]string        // why an interface has no program
+	attempts map[int]*rate.Limiter // of attachLocked, by interface
+	legacy   bool                  // the kernel does not support tcx; programs are attached as clsact filters
 
 	releasing sync.WaitGroup // releases of programs whose interface is gone
 
@@ -49,23 +58,75 @@ type attachment struct {
 // An attachedProgram is a program at one side of an interface.
 type attachedProgram interface {
 	detach() error
-	release() error // closes what belongs to an interface that is gone
-	attached() bool // false if the kernel says that it is not attached any more
+	release() error  // closes what belongs to an interface that is gone
+	problem() string // why it must be attached again: it is detached, or not where it must be; empty: no problem
 }
 
+// The problems of a program. See place for the place.
+const (
+	problemDetached = "another process detaches the program"
+	problemIngress  = "another program takes the first place at ingress"
+	problemEgress   = "another program takes the last place at egress"
+)
+
 // A tcxLink is a program attached to tcx. The kernel detaches it when this process ends.
-type tcxLink struct{ link.Link }
+type tcxLink struct {
+	link.Link
 
-func (l tcxLink) detach() error  { return l.Close() }
-func (l tcxLink) release() error { return l.Close() }
+	id    link.ID
+	index int
+	side  ebpf.AttachType
+}
 
-func (l tcxLink) attached() bool {
-	info, err := l.Info()
-	return err != nil || info.TCX() == nil || info.TCX().Ifindex != 0
+func (l *tcxLink) detach() error  { return l.Close() }
+func (l *tcxLink) release() error { return l.Close() }
+
+// place returns the place of the programs at one side of an interface. At ingress the program must be the first: that of a data plane
+// ends the chain for what it lets through. At egress it must be the last: only then it sees which replies the others let through.
+func place(side ebpf.AttachType) link.Anchor {
+	if side == ebpf.AttachTCXIngress {
+		return link.Head()
+	}
+	return link.Tail()
+}
+
+func attachTCX(index int, p *ebpf.Program, side ebpf.AttachType) (*tcxLink, error) {
+	attached, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: p, Attach: side, Anchor: place(side)})
+	if err != nil {
+		return nil, err
+	}
+	info, err := attached.Info()
+	if err != nil {
+		_ = attached.Close()
+		return nil, err
+	}
+	return &tcxLink{Link: attached, id: info.ID, index: index, side: side}, nil
+}
+
+// problem asks the kernel. After an error there is none: the interface may be gone, which an event reports.
+func (l *tcxLink) problem() string {
+	list, err := link.QueryPrograms(link.QueryOptions{Target: l.index, Attach: l.side})
+	if err != nil {
+		return ""
+	}
+	at := slices.IndexFunc(list.Programs, func(p link.AttachedProgram) bool {
+		id, _ := p.LinkID()
+		return id == l.id
+	})
+	switch {
+	case at < 0:
+		return problemDetached
+	case l.side == ebpf.AttachTCXIngress && at > 0:
+		return problemIngress
+	case l.side == ebpf.AttachTCXEgress && at < len(list.Programs)-1:
+		return problemEgress
+	}
+	return ""
 }
 
 func (l *links) init(k *Responder) {
-	l.k, l.attached, l.failed, l.buffer = k, map[int]*attachment{}, map[int]string{}, 1<<20
+	l.k, l.buffer = k, 1<<20
+	l.attached, l.failed, l.attempts = map[int]*attachment{}, map[int]string{}, map[int]*rate.Limiter{}
 }
 
 // Interfaces returns how many interfaces have the programs, and for each other interface of a pod why it has none.
@@ -142,7 +203,8 @@ func (l *links) subscribe(ctx context.Context) error {
 	return err
 }
 
-// relist reads all interfaces, also those whose event was lost. It attaches programs again that another program has detached.
+// relist reads all interfaces, also those whose event was lost. It attaches programs again that another process has detached, or whose
+// place another program has taken.
 func (l *links) relist(ctx context.Context) error {
 	list, err := netlink.LinkList()
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -169,6 +231,7 @@ func (l *links) keep(seen map[int]bool) {
 		}
 	}
 	maps.DeleteFunc(l.failed, func(index int, _ string) bool { return !seen[index] })
+	maps.DeleteFunc(l.attempts, func(index int, _ *rate.Limiter) bool { return !seen[index] })
 }
 
 // apply attaches or detaches the programs of an interface. exists is false if the interface is gone.
@@ -177,15 +240,26 @@ func (l *links) apply(ctx context.Context, dev netlink.Link, exists bool) {
 	defer l.mu.Unlock()
 	attrs := dev.Attrs()
 	wanted := exists && dev.Type() == "veth" && attrs.NetNsID >= 0 && attrs.MTU >= minMTU
+	problem := ""
 	if a := l.attached[attrs.Index]; a != nil {
+		problem = a.problem()
 		switch {
 		case !exists:
 			l.releaseLocked(attrs.Index)
-		case wanted && a.complete():
+		case wanted && problem == "":
 			return
-		default:
+		default: // the permits end, too: they are not worth more than the place at which they were seen
 			l.detachLocked(attrs.Index)
 		}
+	}
+	if !exists {
+		delete(l.attempts, attrs.Index)
+	}
+	if wanted && !l.mayAttach(attrs.Index) {
+		if problem != "" { // else the reason is known
+			l.failed[attrs.Index] = attrs.Name + ": " + problem + " again and again"
+		}
+		return
 	}
 	delete(l.failed, attrs.Index)
 	if !wanted {
@@ -197,9 +271,24 @@ func (l *links) apply(ctx context.Context, dev netlink.Link, exists bool) {
 	}
 }
 
-// complete reports whether both programs are still attached: another process may have detached them.
-func (a *attachment) complete() bool {
-	return !slices.ContainsFunc(a.programs, func(p attachedProgram) bool { return !p.attached() })
+// mayAttach reports whether an interface may get the programs now.
+func (l *links) mayAttach(index int) bool {
+	limit := l.attempts[index]
+	if limit == nil {
+		limit = rate.NewLimiter(rate.Every(attachInterval), attachBurst)
+		l.attempts[index] = limit
+	}
+	return limit.AllowN(l.k.cfg.Now(), 1)
+}
+
+// problem returns the first problem of the programs; empty: none.
+func (a *attachment) problem() string {
+	for _, p := range a.programs {
+		if problem := p.problem(); problem != "" {
+			return problem
+		}
+	}
+	return ""
 }
 
 // families returns the IP families. A client's key is an interface and one of them.
@@ -236,12 +325,12 @@ func (l *links) attachLocked(index int, name string) (err error) {
 	return nil
 }
 
-// attachProgram attaches a BPF program behind those of CNI plugins and others: to tcx or, if the kernel has none, to clsact.
-func (l *links) attachProgram(index int, p *ebpf.Program, at ebpf.AttachType, parent uint32) (attachedProgram, error) {
+// attachProgram attaches a BPF program: to tcx or, if the kernel has none, to clsact, behind the filters of CNI plugins and others.
+func (l *links) attachProgram(index int, p *ebpf.Program, side ebpf.AttachType, parent uint32) (attachedProgram, error) {
 	if !l.legacy {
-		attached, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: p, Attach: at, Anchor: link.Tail()})
+		attached, err := attachTCX(index, p, side)
 		if err == nil {
-			return tcxLink{attached}, nil
+			return attached, nil
 		}
 		if !errors.Is(err, link.ErrNotSupported) {
 			return nil, err

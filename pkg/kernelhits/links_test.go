@@ -107,7 +107,7 @@ func changes() []change {
 
 // detachAsOther detaches a program as another process does.
 func detachAsOther(p attachedProgram) error {
-	of, ok := p.(tcxLink)
+	of, ok := p.(*tcxLink)
 	if !ok {
 		return netlink.FilterDel(&p.(*filter).BpfFilter)
 	}
@@ -189,7 +189,7 @@ func (n *node) awaitPrograms(t *testing.T) {
 			defer n.links.mu.Unlock()
 			all = len(n.links.attached) == 3
 			for _, a := range n.links.attached {
-				all = all && a.complete()
+				all = all && a.problem() == ""
 			}
 			return nil
 		}))

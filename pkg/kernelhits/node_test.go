@@ -54,11 +54,18 @@ type node struct {
 // newNode starts the agent. The hook "clsact" is that of kernels without tcx.
 func newNode(t *testing.T, hook string, o nodetest.Options) *node {
 	t.Helper()
+	n := newNetwork(t, o)
+	n.startAgent(t, hook)
+	return n
+}
+
+// newNetwork returns a node without an agent.
+func newNetwork(t *testing.T, o nodetest.Options) *node {
+	t.Helper()
 	n := &node{Network: nodetest.Start(t, o)}
 	for _, addr := range agentAddrs() {
 		assert.NoError(t, n.Node.AddAddress(addr.Addr()))
 	}
-	n.startAgent(t, hook)
 	return n
 }
 
