@@ -98,6 +98,30 @@ func (f *filter) problem() string {
 	return problemDetached
 }
 
+// follows reports whether there are other filters: most begin at the first priority.
+func (f *filter) follows() bool {
+	_, others, err := filtersAt(f.LinkIndex, f.Parent)
+	return err == nil && others > 0
+}
+
+// hasFilters reports whether an interface has filters of others at egress; false after an error.
+func hasFilters(index int) bool {
+	_, others, err := filtersAt(index, netlink.HANDLE_MIN_EGRESS)
+	return err == nil && others > 0
+}
+
+// filteredLinks returns the interfaces for which hasFilters. Interfaces without clsact cost one list for all of them.
+func filteredLinks() map[int]bool {
+	filtered := map[int]bool{}
+	list, _ := netlink.QdiscList(nil) // the part of an interrupted list is enough: there is another one soon
+	for _, q := range list {
+		if index := q.Attrs().LinkIndex; q.Type() == "clsact" && hasFilters(index) {
+			filtered[index] = true
+		}
+	}
+	return filtered
+}
+
 // removeUnused removes the clsact qdisc of an interface unless it has filters.
 func removeUnused(index int) error {
 	for _, parent := range sides() {

@@ -45,6 +45,8 @@ type hitsClient struct {
 	_        structs.HostLayout
 	Answered uint64
 	Passed   uint64
+	Seen     uint64
+	Asked    uint64
 	Hits     uint64
 	Denied   uint64
 	Searched uint64
@@ -62,6 +64,7 @@ type hitsClientKey struct {
 type hitsControl struct {
 	_         structs.HostLayout
 	Heartbeat uint64
+	Clock     uint64
 	Lease     uint64
 	Permit    uint64
 	Enabled   uint32

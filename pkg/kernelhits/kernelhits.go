@@ -170,6 +170,7 @@ func (k *Responder) Beat() { atomic.StoreUint64(&k.control.Heartbeat, bootTime()
 
 // renew calls Beat unless a reader of the agent is stuck. If Config.Lapsed, it deletes the heartbeat: the kernel stops at once.
 func (k *Responder) renew() {
+	atomic.StoreUint64(&k.control.Clock, bootTime())
 	if k.cfg.Lapsed() {
 		atomic.StoreUint64(&k.control.Heartbeat, 0)
 	} else if k.cfg.Busy() < k.cfg.Lease/2 {

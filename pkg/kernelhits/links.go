@@ -41,11 +41,13 @@ type links struct {
 	attached map[int]*attachment
 	failed   map[int]string        // why an interface has no program
 	attempts map[int]*rate.Limiter // of attachLocked, by interface
+	filtered map[int]bool          // interfaces with filters of others at egress, as of the last relist
 	legacy   bool                  // the kernel does not support tcx; programs are attached as clsact filters
 
 	releasing sync.WaitGroup // releases of programs whose interface is gone
 
-	buffer int // receive buffer of the subscription in bytes; not changed after init
+	buffer    int           // receive buffer of the subscription in bytes; not changed after init
+	blockedIn time.Duration // see reach; not changed after init
 }
 
 // An attachment is the two programs of an interface.
@@ -53,6 +55,8 @@ type attachment struct {
 	name     string
 	programs []attachedProgram
 	counted  [2]hitsClient // counters at the last count: IPv4, IPv6
+	reach    [2]reach      // IPv4, IPv6
+	blocked  string        // why hits are impossible, see reach; empty: they are not
 }
 
 // An attachedProgram is a program at one side of an interface.
@@ -60,6 +64,7 @@ type attachedProgram interface {
 	detach() error
 	release() error  // closes what belongs to an interface that is gone
 	problem() string // why it must be attached again: it is detached, or not where it must be; empty: no problem
+	follows() bool   // reports whether programs of others run before it
 }
 
 // The problems of a program. See place for the place.
@@ -105,35 +110,58 @@ func attachTCX(index int, p *ebpf.Program, side ebpf.AttachType) (*tcxLink, erro
 
 // problem asks the kernel. After an error there is none: the interface may be gone, which an event reports.
 func (l *tcxLink) problem() string {
-	list, err := link.QueryPrograms(link.QueryOptions{Target: l.index, Attach: l.side})
-	if err != nil {
-		return ""
-	}
-	at := slices.IndexFunc(list.Programs, func(p link.AttachedProgram) bool {
-		id, _ := p.LinkID()
-		return id == l.id
-	})
+	at, count, err := l.position()
 	switch {
+	case err != nil:
 	case at < 0:
 		return problemDetached
 	case l.side == ebpf.AttachTCXIngress && at > 0:
 		return problemIngress
-	case l.side == ebpf.AttachTCXEgress && at < len(list.Programs)-1:
+	case l.side == ebpf.AttachTCXEgress && at < count-1:
 		return problemEgress
 	}
 	return ""
 }
 
+func (l *tcxLink) follows() bool {
+	at, _, err := l.position()
+	return err == nil && at > 0
+}
+
+// position returns the index of the program among those at its side of the interface, -1 if it is not there, and their number.
+func (l *tcxLink) position() (at, count int, err error) {
+	list, err := link.QueryPrograms(link.QueryOptions{Target: l.index, Attach: l.side})
+	if err != nil {
+		return -1, 0, err
+	}
+	at = slices.IndexFunc(list.Programs, func(p link.AttachedProgram) bool {
+		id, _ := p.LinkID()
+		return id == l.id
+	})
+	return at, len(list.Programs), nil
+}
+
 func (l *links) init(k *Responder) {
-	l.k, l.buffer = k, 1<<20
+	l.k, l.buffer, l.blockedIn = k, 1<<20, 10*time.Second
 	l.attached, l.failed, l.attempts = map[int]*attachment{}, map[int]string{}, map[int]*rate.Limiter{}
 }
 
-// Interfaces returns how many interfaces have the programs, and for each other interface of a pod why it has none.
-func (k *Responder) Interfaces() (attached int, failed []string) {
+// Interfaces returns how many interfaces of pods can have hits, and for each other one why it cannot.
+func (k *Responder) Interfaces() (able int, failed []string) {
 	k.links.mu.Lock()
 	defer k.links.mu.Unlock()
-	return len(k.links.attached), slices.Sorted(maps.Values(k.links.failed))
+	for _, why := range k.links.failed {
+		failed = append(failed, why)
+	}
+	for _, a := range k.links.attached {
+		if a.blocked != "" {
+			failed = append(failed, a.name+": "+a.blocked)
+		} else {
+			able++
+		}
+	}
+	slices.Sort(failed)
+	return able, failed
 }
 
 // Hook returns how the programs are attached: as tcx links, which end with this process, or as filters of clsact.
@@ -210,6 +238,10 @@ func (l *links) relist(ctx context.Context) error {
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return err
 	}
+	filtered := filteredLinks()
+	l.mu.Lock()
+	l.filtered = filtered
+	l.mu.Unlock()
 	seen := map[int]bool{}
 	for _, dev := range list {
 		seen[dev.Attrs().Index] = true
@@ -243,10 +275,14 @@ func (l *links) apply(ctx context.Context, dev netlink.Link, exists bool) {
 	problem := ""
 	if a := l.attached[attrs.Index]; a != nil {
 		problem = a.problem()
+		if _, isFilter := a.programs[0].(*filter); problem == "" && l.filtered[attrs.Index] && !isFilter {
+			problem = problemEgress // filters run after it
+		}
 		switch {
 		case !exists:
 			l.releaseLocked(attrs.Index)
 		case wanted && problem == "":
+			l.checkReach(attrs.Index, a)
 			return
 		default: // the permits end, too: they are not worth more than the place at which they were seen
 			l.detachLocked(attrs.Index)
@@ -262,6 +298,9 @@ func (l *links) apply(ctx context.Context, dev netlink.Link, exists bool) {
 		return
 	}
 	delete(l.failed, attrs.Index)
+	if exists && dev.Type() == "netkit" && attrs.NetNsID >= 0 {
+		l.failed[attrs.Index] = attrs.Name + ": the program does not support netkit"
+	}
 	if !wanted {
 		return
 	}
@@ -325,9 +364,10 @@ func (l *links) attachLocked(index int, name string) (err error) {
 	return nil
 }
 
-// attachProgram attaches a BPF program: to tcx or, if the kernel has none, to clsact, behind the filters of CNI plugins and others.
+// attachProgram attaches a BPF program: to tcx or, if the kernel has none, to clsact, behind the filters of CNI plugins and others. The
+// kernel runs filters after tcx, so the program at egress becomes a filter where others are.
 func (l *links) attachProgram(index int, p *ebpf.Program, side ebpf.AttachType, parent uint32) (attachedProgram, error) {
-	if !l.legacy {
+	if !l.legacy && (side != ebpf.AttachTCXEgress || !hasFilters(index)) {
 		attached, err := attachTCX(index, p, side)
 		if err == nil {
 			return attached, nil

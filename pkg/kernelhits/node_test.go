@@ -3,6 +3,7 @@
 package kernelhits
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -48,7 +49,8 @@ type node struct {
 	*nodetest.Network
 	*Responder
 
-	stop func() // detaches
+	stop      func()        // detaches
+	blockedIn time.Duration // that of links; 0: its own
 }
 
 // newNode starts the agent. The hook "clsact" is that of kernels without tcx.
@@ -91,6 +93,7 @@ func (n *node) startAgent(t *testing.T, hook string) {
 		return list
 	})
 	k.links.legacy = hook == "clsact"
+	k.links.blockedIn = cmp.Or(n.blockedIn, k.links.blockedIn)
 	assert.NoError(t, k.SetDestinations(agentAddrs()))
 	assert.NoError(t, k.readSockets())
 	k.Beat()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
+	"github.com/nodecache/node-cache/internal/proctest"
 )
 
 // What programs of others return.
@@ -79,16 +80,30 @@ func TestEndOfChain(t *testing.T) {
 // TestVerdictAtEgress has a program drop the replies to a pod. It comes when the pod is permitted, and behind the program that permits.
 // The kernel does not answer the pod any more.
 func TestVerdictAtEgress(t *testing.T) {
-	n := newNode(t, "tcx", nodetest.Options{})
-	n.await(t, n.Pods[0])
-	n.attachOther(t, "pod0", ebpf.AttachTCXEgress, actShot, link.Tail())
-	n.awaitPrograms(t)
-	for range 2 { // the first would renew the permit for the second
-		if who, err := nodetest.Ask(n.Pods[0], agentAddrs()[0], "udp"); err == nil {
-			t.Errorf("answered by the %s", who)
-		}
+	for _, tt := range []struct {
+		name string
+		drop func(n *node)
+	}{
+		{"tcx", func(n *node) { n.attachOther(t, "pod0", ebpf.AttachTCXEgress, actShot, link.Tail()) }},
+		{"clsact", func(n *node) { n.addFilter(t, netlink.HANDLE_MIN_EGRESS, actShot) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t, "tcx", nodetest.Options{})
+			n.await(t, n.Pods[0])
+			key := hitsClientKey{Ifindex: uint32(n.index(t, "pod0")), Family: 4}
+			tt.drop(n)
+			proctest.Eventually(t, limit, "the permit ends", func() bool {
+				var c hitsClient
+				return n.objects.Clients.Lookup(key, &c) == nil && c.Answered == 0
+			})
+			for range 2 { // the first would renew the permit for the second
+				if who, err := nodetest.Ask(n.Pods[0], agentAddrs()[0], "udp"); err == nil {
+					t.Errorf("answered by the %s", who)
+				}
+			}
+			n.await(t, n.Pods[1])
+		})
 	}
-	n.await(t, n.Pods[1])
 }
 
 // TestFight has a program take the first place at ingress, or the last at egress, each time that the agent's has it. The agent

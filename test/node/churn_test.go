@@ -87,9 +87,9 @@ type churn struct {
 type clientKey struct{ Ifindex, Family uint32 }
 
 type client struct {
-	Answered, Passed, Hits, Denied, Searched, Bytes uint64
-	Addr                                            [16]byte
-	Held                                            uint64
+	Answered, Passed, Seen, Asked, Hits, Denied, Searched, Bytes uint64
+	Addr                                                         [16]byte
+	Held                                                         uint64
 }
 
 // hits returns how many queries of an interface the kernel has answered.

@@ -145,7 +145,7 @@ func (t *table) addRules(i *intercept.Stats) {
 func (t *table) addKernel(k *status.Kernel) {
 	t.section = "Kernel"
 	t.truth("kernel_enabled", "1 while the kernel answers hits; /status has the reason why not.", k.State == status.KernelOn)
-	by(t, gauge, "kernel_interfaces", "Interfaces of pods, with and without the program.",
+	by(t, gauge, "kernel_interfaces", "Interfaces of pods that can have hits, and others; /status has the reasons.",
 		label{"state", []string{"attached", "failed"}}, k.Interfaces, len(k.Failed))
 	t.value("kernel_answers", "Answers in the kernel.", float64(k.Answers))
 	t.value("kernel_capacity", "Answers that fit kernel.size.", float64(k.Capacity))

@@ -14,8 +14,8 @@ type Kernel struct {
 	// State is KernelOn, or what stops the answers and why: "off by configuration", "paused: dnstap is on", "not supported: …".
 	State      string   `json:"state"`
 	Hook       string   `json:"hook,omitempty"`   // how the programs are attached: "tcx" or "clsact"; empty: they are not loaded
-	Interfaces int      `json:"interfaces"`       // number of pods' interfaces with the programs
-	Failed     []string `json:"failed,omitempty"` // interfaces of pods without them, and why
+	Interfaces int      `json:"interfaces"`       // number of pods' interfaces that can have hits
+	Failed     []string `json:"failed,omitempty"` // those that cannot, and why
 	kernelhits.Stats
 	FullAgo *float64 `json:"fullAgoSeconds,omitempty"` // time since Full last rose; nil: it never has
 }
@@ -44,7 +44,7 @@ func (l *problems) addKernel(k *Kernel) {
 		return
 	}
 	if n := len(k.Failed); n > 0 {
-		l.add(KernelIncomplete, "kernel", fmt.Sprintf("%s without the program, the first is %s", count(n, "interface"), k.Failed[0]),
+		l.add(KernelIncomplete, "kernel", fmt.Sprintf("%s without hits, the first is %s", count(n, "interface"), k.Failed[0]),
 			"the agent answers these pods itself; `node-cache doctor` shows what this node supports")
 	}
 	if k.FullAgo != nil && *k.FullAgo < kernelFullFor {

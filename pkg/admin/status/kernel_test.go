@@ -19,7 +19,7 @@ func TestKernelProblems(t *testing.T) {
 		{"on", Kernel{State: KernelOn, Stats: kernelhits.Stats{Full: 3}, FullAgo: new(61.0)}, nil},
 		{"not supported, which auto allows", Kernel{State: "not supported: missing capability: BPF"}, nil},
 		{"an interface without the program", Kernel{State: KernelOn, Failed: []string{"veth1: device busy", "veth2: too many"}}, []string{
-			"2 interfaces without the program, the first is veth1: device busy",
+			"2 interfaces without hits, the first is veth1: device busy",
 		}},
 		{"full", Kernel{State: KernelOn, Stats: kernelhits.Stats{Capacity: 64}, FullAgo: new(59.0)}, []string{
 			"its 64 answers are all in use: the agent answers other names itself",

@@ -80,6 +80,8 @@ struct client_key {
 struct client {
 	__u64 answered; // by the agent
 	__u64 passed;   // a query went on, so that the agent answers it
+	__u64 seen;     // a DNS query of any kind, at about this time, see control.clock
+	__u64 asked;    // a query to the agent, too
 	__u64 hits, denied, searched, bytes;
 	struct address addr;
 	__u64 held; // addresses in holders
@@ -96,6 +98,7 @@ struct holder {
 
 struct control {
 	__u64 heartbeat;  // time of the last one
+	__u64 clock;      // about now
 	__u64 lease;      // ns
 	__u64 permit;     // ns
 	__u32 enabled;
@@ -315,15 +318,22 @@ static __always_inline int checksum_kind(struct __sk_buff *skb, const struct pac
 	return whole ? CHECKSUM_WHOLE : CHECKSUM_PARTIAL;
 }
 
+// mark sets a time to about now. Most calls change nothing: other CPUs read the memory, too.
+static __always_inline void mark(__u64 *time, struct control *c)
+{
+	__u64 clock = LOAD(c->clock);
+
+	if (LOAD(*time) != clock)
+		*time = clock;
+}
+
 // permitted reports whether the agent has answered this pod recently. Once half of that time is over one query goes on, so that
 // the agent's answer renews it.
-static __always_inline struct client *permitted(struct __sk_buff *skb, const struct packet *p, struct control *c, __u64 now)
+static __always_inline int permitted(struct client *client, const struct packet *p, struct control *c, __u64 now)
 {
-	struct client_key at = {.ifindex = skb->ifindex, .family = p->family};
-	struct client *client = bpf_map_lookup_elem(&clients, &at);
 	__u64 age;
 
-	if (!client || !same(&client->addr, &p->from))
+	if (!same(&client->addr, &p->from))
 		return 0;
 	age = now - LOAD(client->answered);
 	if (client->answered == 0 || (__s64)age > (__s64)LOAD(c->permit))
@@ -332,7 +342,7 @@ static __always_inline struct client *permitted(struct __sk_buff *skb, const str
 		client->passed = now;
 		return 0;
 	}
-	return client;
+	return 1;
 }
 
 // current reports whether the answer is still the agent's.
@@ -407,12 +417,17 @@ int answer_hit(struct __sk_buff *skb)
 {
 	struct packet p;
 	struct udphdr *udp;
-	struct control *c;
+	struct control *c = control();
 
-	if (read_packet(skb, &p, &udp) != 0)
+	if (!c || read_packet(skb, &p, &udp) != 0)
 		return NEXT;
-	if (udp->dest != bpf_htons(53) && (!(c = control()) || udp->dest != bpf_htons(c->port)))
+	if (udp->dest != bpf_htons(53) && udp->dest != bpf_htons(c->port))
 		return NEXT;
+	struct client_key at = {.ifindex = skb->ifindex, .family = p.family};
+	struct client *client = bpf_map_lookup_elem(&clients, &at);
+	if (!client)
+		return NEXT;
+	mark(&client->seen, c);
 	if (udp->source == 0) // no reply can be sent
 		return NEXT;
 	void *end = (void *)(long)skb->data_end;
@@ -427,11 +442,11 @@ int answer_hit(struct __sk_buff *skb)
 		return NEXT;
 	if (dns[10] != 0 || dns[11] > 1)
 		return NEXT;
-	c = control();
-	if (!c || !LOAD(c->enabled))
-		return NEXT;
 	struct destination to = {.addr = p.to, .port = udp->dest, .family = p.family};
 	if (!bpf_map_lookup_elem(&destinations, &to))
+		return NEXT;
+	mark(&client->asked, c);
+	if (!LOAD(c->enabled))
 		return NEXT;
 
 	// The question
@@ -480,8 +495,7 @@ int answer_hit(struct __sk_buff *skb)
 	__u32 len = a->len;
 	if (12 + name_len + 4 + len + (opt ? EDE_ROOM : 0) > limit)
 		return NEXT;
-	struct client *client = permitted(skb, &p, c, now);
-	if (!client || !current(a, c, now))
+	if (!permitted(client, &p, c, now) || !current(a, c, now))
 		return NEXT;
 
 	// The headers: the agent's kernel would drop a packet with a wrong checksum.
