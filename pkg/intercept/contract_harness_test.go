@@ -23,7 +23,8 @@ const (
 // A nodeHarness is a Node under test.
 type nodeHarness struct {
 	Node
-	Layout // of the Node
+	Layout      // of the Node
+	cilium bool // AddCilium was called
 	t      *testing.T
 }
 
@@ -62,7 +63,7 @@ func (n nodeHarness) close(b intercept.Backend) {
 func (n nodeHarness) linkLocal(owner string) rules.Rules {
 	return rules.Rules{
 		Owner: owner, Mode: rules.LinkLocal, Addresses: n.Addresses,
-		Port: n.Port, Admin: n.Admin, Fallback: n.Fallbacks,
+		Port: n.Port, Admin: n.Admin, Fallback: n.Fallbacks, Track: n.cilium, MarkHost: n.cilium,
 	}
 }
 

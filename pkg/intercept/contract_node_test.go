@@ -81,6 +81,10 @@ type Node interface {
 	// AddToLink adds addresses to a link of the node.
 	AddToLink(tb testing.TB, addrs []netip.Addr)
 
+	// AddCilium adds what Cilium may have there: rules that exempt the fallbacks' packets from conntrack, and a host firewall
+	// that drops the fallbacks' replies unless the query left with the host mark.
+	AddCilium(tb testing.TB)
+
 	// Flush removes all rules, as another program may.
 	Flush(tb testing.TB)
 }

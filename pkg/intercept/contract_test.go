@@ -2,9 +2,12 @@
 
 package intercept_test
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
-// runContract runs all cases in parallel, each on its own Node.
+// runContract runs all cases in parallel, each on its own Node, and those of mode link-local on Cilium too.
 func runContract(t *testing.T, open func(t *testing.T) Node) {
 	t.Helper()
 	t.Parallel()
@@ -42,10 +45,19 @@ func runContract(t *testing.T, open func(t *testing.T) Node) {
 		{"removed", removed},
 		{"flushed", flushed},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			node := open(t)
-			c.run(nodeHarness{Node: node, Layout: node.Layout(), t: t})
-		})
+		for _, cilium := range []bool{false, true} {
+			if cilium && strings.Contains(c.name, "transparent") {
+				continue // the agent refuses that mode on Cilium
+			}
+			t.Run(map[bool]string{false: "", true: "on Cilium, "}[cilium]+c.name, func(t *testing.T) {
+				t.Parallel()
+				node := open(t)
+				n := nodeHarness{Node: node, Layout: node.Layout(), cilium: cilium, t: t}
+				if cilium {
+					n.AddCilium(t)
+				}
+				c.run(n)
+			})
+		}
 	}
 }

@@ -49,6 +49,8 @@ func (f *fakeNode) Elapse(d time.Duration) {
 func (f *fakeNode) Open(testing.TB) intercept.Backend { return f.kernel.Open() }
 func (f *fakeNode) Flush(testing.TB)                  { f.kernel.Flush() }
 
+func (*fakeNode) AddCilium(testing.TB) {} // the fake has no other program
+
 func (*fakeNode) AddToLink(testing.TB, []netip.Addr) {} // the rules decide before the routing
 
 func (f *fakeNode) Layout() Layout {

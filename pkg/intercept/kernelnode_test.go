@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,21 +29,25 @@ import (
 
 func TestNftables(t *testing.T) {
 	testKernel(t, func() (intercept.Backend, error) { return nftables.New(slog.New(slog.DiscardHandler)) },
-		[][]string{{"nft", "flush", "ruleset"}})
+		"nft", [][]string{{"nft", "flush", "ruleset"}})
 }
 
-func TestIptablesNft(t *testing.T) { testKernel(t, openIptables(iptables.Nft), flushIptables("-nft")) }
+func TestIptablesNft(t *testing.T) {
+	testKernel(t, openIptables(iptables.Nft), "nft", flushIptables("-nft"))
+}
 
 func TestIptablesLegacy(t *testing.T) {
-	testKernel(t, openIptables(iptables.Legacy), flushIptables("-legacy"))
+	testKernel(t, openIptables(iptables.Legacy), "legacy", flushIptables("-legacy"))
 }
 
-// testKernel runs the shared tests in a real kernel.
-func testKernel(t *testing.T, open func() (intercept.Backend, error), flush [][]string) {
+// testKernel runs the shared tests in a real kernel. Other programs use that variant of iptables.
+func testKernel(t *testing.T, open func() (intercept.Backend, error), variant string, flush [][]string) {
 	t.Helper()
 	runContract(t, func(t *testing.T) Node {
 		t.Helper()
-		return newKernelNode(t, open, flush)
+		n := newKernelNode(t, open, flush)
+		n.variant = variant
+		return n
 	})
 }
 
@@ -61,24 +67,66 @@ func flushIptables(variant string) [][]string {
 	return all
 }
 
+// TestCiliumNeedsRules leaves out one of the rules for Cilium: the fallback's answers are lost. So the cases of the contract on
+// Cilium show that the rules work.
+func TestCiliumNeedsRules(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		change func(*rules.Rules)
+	}{
+		{"not tracked", func(r *rules.Rules) { r.Track = false }},
+		{"not marked", func(r *rules.Rules) { r.MarkHost = false }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			node := newKernelNode(t, func() (intercept.Backend, error) { return nftables.New(slog.New(slog.DiscardHandler)) }, nil)
+			node.variant = "nft"
+			n := nodeHarness{Node: node, Layout: node.Layout(), cilium: true, t: t}
+			n.AddCilium(t)
+			b, r := n.agent(), n.linkLocal("first")
+			n.apply(b, r)
+			n.expectFallback("with all rules", n.queries(n.Addresses), n.Fallbacks)
+			test.change(&r)
+			n.apply(b, r)
+			var group sync.WaitGroup
+			for _, q := range n.queries(n.Addresses) {
+				if q.From == Pod {
+					group.Go(func() {
+						if got := n.ask(q); strings.HasPrefix(got, "fallback") {
+							t.Errorf("%s: %s answered", q, got)
+						}
+					})
+				}
+			}
+			group.Wait()
+			n.apply(b, n.linkLocal("first"))
+			n.expectFallback("with all rules again", n.queries(n.Addresses), n.Fallbacks)
+		})
+	}
+}
+
 // A kernelNode is a node in a real kernel, with the servers of a Node.
 type kernelNode struct {
-	hosts  *nodetest.Network
-	layout Layout
-	open   func() (intercept.Backend, error)
-	flush  [][]string
+	hosts   *nodetest.Network
+	layout  Layout
+	open    func() (intercept.Backend, error)
+	flush   [][]string
+	variant string // of iptables, "nft" or "legacy"
 }
 
 func newKernelNode(t *testing.T, open func() (intercept.Backend, error), flush [][]string) *kernelNode {
 	t.Helper()
 	w := &kernelNode{hosts: nodetest.Start(t, nodetest.Options{Pods: 1}), open: open, flush: flush}
 	up4, up6 := w.hosts.Upstream.IPv4, w.hosts.Upstream.IPv6
+	more4, more6 := nodetest.MoreUpstreamIPv4(), nodetest.MoreUpstreamIPv6()
 	w.layout = Layout{
 		Addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:20::10")},
 		Services:  []netip.Addr{nodetest.ServiceIPv4(), nodetest.ServiceIPv6()},
 		Fallbacks: []netip.AddrPort{
-			netip.AddrPortFrom(up4, 5301), netip.AddrPortFrom(up4, 5302),
-			netip.AddrPortFrom(up6, 5301), netip.AddrPortFrom(up6, 5302),
+			// One port: rules.Rules.Track is for replies from the ports of the current fallback.
+			netip.AddrPortFrom(up4, 5301), netip.AddrPortFrom(more4, 5301),
+			netip.AddrPortFrom(up6, 5301), netip.AddrPortFrom(more6, 5301),
 		},
 		Port: 53, Admin: 9253, Lease: 2 * time.Second, // an ipset counts whole seconds
 	}
@@ -92,6 +140,9 @@ func newKernelNode(t *testing.T, open func() (intercept.Backend, error), flush [
 	}
 	for _, s := range w.layout.Services {
 		serve(t, w.hosts.Upstream, netip.AddrPortFrom(s, w.layout.Port), Service)
+	}
+	for _, a := range []netip.Addr{more4, more6} {
+		assert.NoError(t, w.hosts.Upstream.AddAddress(a))
 	}
 	for i, f := range w.layout.Fallbacks {
 		serve(t, w.hosts.Upstream, f, Fallback(i))
@@ -128,6 +179,12 @@ func (k *kernelNode) AddToLink(tb testing.TB, addrs []netip.Addr) {
 			tb.Fatalf("adding the address %s to the node: %v", a, err)
 		}
 	}
+}
+
+func (k *kernelNode) AddCilium(tb testing.TB) {
+	tb.Helper()
+	assert.NoError(tb, nodetest.ImitateCilium(tb.Context(), k.hosts.Node, k.variant, true))
+	assert.NoError(tb, nodetest.ImitateHostFirewall(tb.Context(), k.hosts.Node))
 }
 
 func (k *kernelNode) Flush(tb testing.TB) {

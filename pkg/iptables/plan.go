@@ -21,7 +21,7 @@ type chain struct {
 }
 
 // tables returns the tables that the agent uses, in the order of writing.
-func tables() []string { return []string{"nat", "raw", "filter"} }
+func tables() []string { return []string{"nat", "mangle", "raw", "filter"} }
 
 // plan returns all chains of the agent for one family of r, also those without rules.
 // randomly means that MASQUERADE supports --random-fully.
@@ -34,6 +34,7 @@ func plan(r *rules.Rules, v6, randomly bool) []chain {
 		{table: "raw", name: "NODE-CACHE-OUT", hooks: []string{"OUTPUT"}},
 		{table: "filter", name: "NODE-CACHE-IN", hooks: []string{"INPUT"}},
 		{table: "filter", name: "NODE-CACHE-REPLY", hooks: []string{"OUTPUT"}},
+		{table: "mangle", name: "NODE-CACHE-MARK", hooks: []string{"POSTROUTING"}},
 	}
 	if len(p.Addresses) == 0 {
 		return chains
@@ -48,6 +49,13 @@ func plan(r *rules.Rules, v6, randomly bool) []chain {
 	} else if len(p.Fallback) > 0 {
 		chains[0].rules = p.fallbackRules()
 		chains[1].rules = p.masqueradeRules()
+		if p.Track {
+			chains[2].rules = append(slices.Clone(chains[2].rules), p.trackReplies()...)
+			chains[3].rules = append(chains[3].rules, p.trackQueries()...)
+		}
+		if p.MarkHost {
+			chains[6].rules = p.markRules()
+		}
 	}
 	return chains
 }
@@ -61,6 +69,7 @@ type planner struct {
 
 const (
 	notrack = "-j CT --notrack"
+	track   = "-j CT"                            // a later --notrack has no effect
 	syn     = " --tcp-flags FIN,SYN,RST,ACK SYN" // as iptables prints --syn
 )
 
@@ -115,6 +124,44 @@ func (p *planner) rawRules() []string {
 	for _, a := range p.Addresses {
 		// Only UDP: a TCP session stays with the target of its SYN.
 		list = append(list, fmt.Sprintf("-d %s %s %s -j CT --zone-orig %d", p.host(a), to("udp", p.Port), mark("! "), zone(p.Fallback)))
+		if p.Track {
+			list = append(list, fmt.Sprintf("-d %s %s %s %s", p.host(a), to("tcp", p.Port), mark("! "), track))
+		}
+	}
+	return list
+}
+
+// trackReplies tracks replies of the fallback, also those of a removed target. Their queries are in a zone in the original
+// direction only.
+func (p *planner) trackReplies() []string {
+	return p.perFallbackPort(func(proto string, port uint16) string {
+		return fmt.Sprintf("%s -m addrtype --dst-type LOCAL %s", from(proto, port), track)
+	})
+}
+
+// trackQueries tracks the queries of this node, because their replies look like those of the fallback.
+func (p *planner) trackQueries() []string {
+	return p.perFallbackPort(func(proto string, port uint16) string {
+		return fmt.Sprintf("%s -m addrtype --src-type LOCAL -m addrtype ! --dst-type LOCAL %s", to(proto, port), track)
+	})
+}
+
+// perFallbackPort returns the result of rule for each protocol and port of the fallback.
+func (p *planner) perFallbackPort(rule func(proto string, port uint16) string) []string {
+	ports := p.FallbackPorts()
+	list := make([]string, 0, 2*len(ports))
+	for _, port := range ports {
+		list = append(list, rule("udp", port), rule("tcp", port))
+	}
+	return list
+}
+
+// markRules marks the queries that masqueradeRules gives the node's address.
+func (p *planner) markRules() []string {
+	list := make([]string, len(p.Addresses))
+	for i, a := range p.Addresses {
+		list[i] = fmt.Sprintf("-m conntrack --ctstate DNAT --ctorigdst %s --ctorigdstport %d --ctdir ORIGINAL -j MARK --set-xmark %#x/%#x",
+			a, p.Port, rules.HostMark, rules.HostMask)
 	}
 	return list
 }

@@ -56,6 +56,7 @@ func without(r rules.Rules, change func(*rules.Rules)) rules.Rules {
 func plans() map[string]rules.Rules {
 	return map[string]rules.Rules{
 		"link-local":             linkLocal(),
+		"link-local-cilium":      without(linkLocal(), func(r *rules.Rules) { r.Track, r.MarkHost = true, true }),
 		"link-local-no-fallback": without(linkLocal(), func(r *rules.Rules) { r.Fallback = nil }),
 		"link-local-no-admin":    without(linkLocal(), func(r *rules.Rules) { r.Admin = 0 }),
 		"link-local-two":         without(linkLocal(), func(r *rules.Rules) { r.Addresses = addrs("169.254.20.10", "169.254.20.11"); r.Port = 1053 }),

@@ -196,7 +196,7 @@ func (f *Fake) applyLocked(r rules.Rules) (changed bool) {
 }
 
 func equal(a, b *rules.Rules) bool {
-	return a.Owner == b.Owner && a.Mode == b.Mode && a.Port == b.Port && a.Admin == b.Admin &&
+	return a.Owner == b.Owner && a.Mode == b.Mode && a.Port == b.Port && a.Admin == b.Admin && a.Track == b.Track && a.MarkHost == b.MarkHost &&
 		slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Services, b.Services) && slices.Equal(a.Fallback, b.Fallback)
 }
 

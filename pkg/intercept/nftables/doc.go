@@ -11,13 +11,14 @@
 //	  sets lease4, lease6                 addresses whose lease it holds, with timeouts
 //	  sets drain4, drain6                 addresses that it releases, with timeouts
 //	  sets moved4, moved6                 TCP sessions that began during a drain: not the agent's
-//	  prerouting, output (raw)            jump by port to the chains below
+//	  prerouting, output (before raw)     jump by port to the chains below
 //	  query, reply                        notrack for the agent's packets
 //	  rewrite, output-route               transparent mode: rewrite the Service's address to
 //	                                      the agent's, without conntrack
 //	table node-cache                      all other queries, link-local mode with a fallback
 //	  owner-NAME                          an empty chain that names the last writer
 //	  fallback, fallback-*                DNAT to a random target, and masquerading
+//	  track-*, mark                       on Cilium: rules.Rules.Track and MarkHost
 //	  input                               resets TCP sessions that no process has
 //
 // The second table does not match leases: an untracked packet never reaches NAT.

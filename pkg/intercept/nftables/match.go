@@ -204,13 +204,52 @@ func isDNAT() match {
 	return maskMatch(&expr.Ct{Key: expr.CtKeySTATUS, Register: register}, statusDNAT, true)
 }
 
+// isOriginal matches packets in the direction of their connection's first packet.
+func isOriginal() match {
+	return match{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: register}, equal([]byte{directionOriginal})}
+}
+
+// track attaches a template of the default zone to the packet, which conntrack then tracks although a later rule says notrack.
+func track() match {
+	return match{
+		&expr.Immediate{Register: register, Data: []byte{0, 0}},
+		&expr.Ct{Key: expr.CtKeyZONE, Register: register, SourceRegister: true},
+	}
+}
+
+// local matches packets whose source or destination, as flag says, is an address of this node or, if is is false, of another host.
+func local(flag uint32, is bool) match {
+	op := expr.CmpOpNeq
+	if is {
+		op = expr.CmpOpEq
+	}
+	return match{
+		&expr.Fib{Register: register, ResultADDRTYPE: true, FlagDADDR: flag == unix.NFTA_FIB_F_DADDR, FlagSADDR: flag == unix.NFTA_FIB_F_SADDR},
+		&expr.Cmp{Op: op, Register: register, Data: binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL)},
+	}
+}
+
+// markHost gives the packet the mark of the node's own packets.
+func markHost() match {
+	return match{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: register},
+		&expr.Bitwise{
+			SourceRegister: register, DestRegister: register, Len: 4,
+			Mask: binary.NativeEndian.AppendUint32(nil, ^uint32(rules.HostMask)), Xor: binary.NativeEndian.AppendUint32(nil, rules.HostMark),
+		},
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: register, SourceRegister: true},
+	}
+}
+
 // notrack exempts the packet from conntrack and ends the base chain for it.
 func notrack() match {
 	return match{&expr.Notrack{}, &expr.Verdict{Kind: expr.VerdictAccept}}
 }
 
-func accept() match             { return match{&expr.Verdict{Kind: expr.VerdictAccept}} }
-func goTo(chain string) match   { return match{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}} }
+func accept() match           { return match{&expr.Verdict{Kind: expr.VerdictAccept}} }
+func goTo(chain string) match { return match{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}} }
+
+func jumpTo(chain string) match { return match{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain}} }
 func reset() match              { return match{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}} }
 func masquerade() match         { return match{&expr.Masq{}} }
 func udpTo(port uint16) match   { return portMatch(unix.IPPROTO_UDP, destPort, port) }

@@ -35,10 +35,13 @@ const (
 	ownerPrefix = "owner-" // prefix of an empty chain whose name says which agent wrote the fallback table
 )
 
-// The priorities of base chains. DNAT and masquerading come just before those of
-// kube-proxy.
+// The priorities of base chains. The leases decide first. Then packets to and from the fallback
+// get tracked, before other programs exempt packets from conntrack at -300. DNAT and masquerading
+// come just before those of kube-proxy.
 const (
-	priorityRaw         = -300
+	priorityLease       = -320
+	priorityTrack       = -310
+	priorityMark        = -150
 	priorityDNAT        = -101
 	priorityFilter      = 0
 	priorityPostrouting = 99
@@ -139,8 +142,8 @@ func addLeases(tx *batch, r *rules.Rules) {
 	}
 	tx.chain(chainQuery)
 	tx.chain(chainReply)
-	tx.baseChain(chainPrerouting, "filter", unix.NF_INET_PRE_ROUTING, priorityRaw)
-	tx.baseChain(chainOutput, "filter", unix.NF_INET_LOCAL_OUT, priorityRaw)
+	tx.baseChain(chainPrerouting, "filter", unix.NF_INET_PRE_ROUTING, priorityLease)
+	tx.baseChain(chainOutput, "filter", unix.NF_INET_LOCAL_OUT, priorityLease)
 	tx.rule(chainPrerouting, "queries", udpTo(r.Port), goTo(arriving))
 	tx.rule(chainPrerouting, "queries", tcpTo(r.Port), goTo(arriving))
 	tx.rule(chainOutput, "answers", udpFrom(r.Port), goTo(chainReply))
@@ -150,7 +153,7 @@ func addLeases(tx *batch, r *rules.Rules) {
 	if r.Mode == rules.Transparent {
 		// Rewritten queries of this node's processes need a chain of type route, which repeats
 		// the route lookup. Answers keep their route and skip it.
-		tx.baseChain(chainRoute, "route", unix.NF_INET_LOCAL_OUT, priorityRaw)
+		tx.baseChain(chainRoute, "route", unix.NF_INET_LOCAL_OUT, priorityLease)
 		tx.rule(chainRoute, "queries of this node", udpTo(r.Port), goTo(chainRewrite))
 		tx.rule(chainRoute, "queries of this node", tcpTo(r.Port), goTo(chainRewrite))
 	}
@@ -212,6 +215,10 @@ const (
 	chainFallbackPrerouting = "fallback-prerouting"
 	chainFallbackOutput     = "fallback-output"
 	chainMasquerade         = "fallback-postrouting"
+	chainTrackPrerouting    = "track-prerouting"
+	chainTrackOutput        = "track-output"
+	chainTrack              = "track" // packets to the DNS port
+	chainMark               = "mark"
 	chainInput              = "input"
 )
 
@@ -229,11 +236,21 @@ func addFallback(tx *batch, r *rules.Rules) {
 	tx.baseChain(chainFallbackOutput, "nat", unix.NF_INET_LOCAL_OUT, priorityDNAT)
 	tx.baseChain(chainMasquerade, "nat", unix.NF_INET_POST_ROUTING, priorityPostrouting)
 	tx.baseChain(chainInput, "filter", unix.NF_INET_LOCAL_IN, priorityFilter)
+	if r.Track {
+		addTrackRules(tx, r)
+	}
+	if r.MarkHost {
+		tx.baseChain(chainMark, "filter", unix.NF_INET_POST_ROUTING, priorityMark)
+	}
 	tx.rule(chainFallbackPrerouting, "packets that arrive", goTo(chainFallback))
 	tx.rule(chainFallbackOutput, "packets of this node", goTo(chainFallback))
 	for f, part := range parts(r) {
-		if len(part.Fallback) > 0 {
-			addFallbackRules(tx, f, part)
+		if len(part.Fallback) == 0 {
+			continue
+		}
+		addFallbackRules(tx, f, part)
+		if r.MarkHost {
+			addMarkRules(tx, f, part)
 		}
 	}
 }
@@ -258,5 +275,40 @@ func addFallbackRules(tx *batch, f family, r *rules.Rules) {
 			tx.rule(chainMasquerade, "with the node's address", f.is(), isDNAT(), f.originallyTo(a, proto, r.Port), masquerade())
 		}
 		tx.rule(chainInput, "reset sessions that no process has", tcpTo(r.Port), f.is(), f.to(a), tracked(), marked(false), reset())
+	}
+}
+
+// addTrackRules has conntrack track all packets to and from the fallback, whatever later rules of priority raw say: the kernel
+// ignores notrack for a packet that has a template. The template is that of the default zone, so flows that are tracked anyway stay
+// as they are. Replies are matched without their source, because those of a removed target still arrive. The queries of this node
+// are tracked for the sake of their replies, which look the same. Every packet of the node passes the base chains, so they match
+// ports first.
+func addTrackRules(tx *batch, r *rules.Rules) {
+	tx.chain(chainTrack)
+	tx.baseChain(chainTrackPrerouting, "filter", unix.NF_INET_PRE_ROUTING, priorityTrack)
+	tx.baseChain(chainTrackOutput, "filter", unix.NF_INET_LOCAL_OUT, priorityTrack)
+	for _, chain := range []string{chainTrackPrerouting, chainTrackOutput} {
+		tx.rule(chain, "queries", udpTo(r.Port), jumpTo(chainTrack))
+		tx.rule(chain, "queries", tcpTo(r.Port), jumpTo(chainTrack))
+	}
+	for _, port := range r.FallbackPorts() {
+		tx.rule(chainTrackPrerouting, "replies to this node", udpFrom(port), tracked(), local(unix.NFTA_FIB_F_DADDR, true), track())
+		tx.rule(chainTrackPrerouting, "replies to this node", tcpFrom(port), tracked(), local(unix.NFTA_FIB_F_DADDR, true), track())
+		tx.rule(chainTrackOutput, "queries of this node", udpTo(port), local(unix.NFTA_FIB_F_SADDR, true), local(unix.NFTA_FIB_F_DADDR, false), track())
+		tx.rule(chainTrackOutput, "queries of this node", tcpTo(port), local(unix.NFTA_FIB_F_SADDR, true), local(unix.NFTA_FIB_F_DADDR, false), track())
+	}
+	for f, part := range parts(r) {
+		for _, a := range part.Addresses {
+			tx.rule(chainTrack, "not leased", f.is(), f.to(a), tracked(), marked(false), track())
+		}
+	}
+}
+
+// addMarkRules marks the queries that masquerading then gives the node's address.
+func addMarkRules(tx *batch, f family, r *rules.Rules) {
+	for _, a := range r.Addresses {
+		for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+			tx.rule(chainMark, "as the node's own", isDNAT(), isOriginal(), f.is(), f.originallyTo(a, proto, r.Port), markHost())
+		}
 	}
 }

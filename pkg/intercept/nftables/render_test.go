@@ -24,7 +24,10 @@ func shapes() []shape {
 	four.Addresses, four.Admin = four.Addresses[:1], 0
 	part := transparentRules()
 	part.Services = part.Services[:1]
+	cilium := linkLocalRules(netip.MustParseAddrPort("10.201.0.2:53"), netip.MustParseAddrPort("[fd00:201::2]:5353"))
+	cilium.Track, cilium.MarkHost = true, true
 	return []shape{
+		{name: "link-local-cilium", rules: cilium},
 		{name: "link-local", rules: linkLocalRules(netip.MustParseAddrPort("10.201.0.2:53"), netip.MustParseAddrPort("10.201.0.3:5353"), netip.MustParseAddrPort("[fd00:201::2]:53"))},
 		{name: "link-local-ipv4", rules: four},
 		{name: "link-local-nowhere", rules: linkLocalRules()},

@@ -19,4 +19,8 @@
 // never rewrite the Service's address in them. Those to an address of the agent are
 // untracked with or without a lease: the agent's self-query must test the agent's own
 // socket.
+//
+// Two fields say what the data plane needs so that the fallback works. Cilium can exempt the
+// pods' packets from conntrack, and then DNAT does not apply ([Rules].Track). Its host firewall
+// drops replies to packets that do not leave as the node's own ([Rules].MarkHost).
 package rules

@@ -15,6 +15,13 @@ import (
 // 0x8000, Cilium 0x0f00, Calico 0xffff0000, the AWS CNI 0x80.
 const Mark = 0x1000
 
+// HostMark is the mark that Cilium gives to the node's own packets, in the bits of
+// HostMask. Its programs take packets with this mark for packets of the node.
+const (
+	HostMark = 0x0c00
+	HostMask = 0x0f00
+)
+
 // Zone is the conntrack zone of the connections that the iptables backend rewrites
 // while the lease is held. Once the lease ends, packets of the same flow are looked up
 // in another zone, match no connection, and take the path of all other traffic.
@@ -41,6 +48,10 @@ type Rules struct {
 	Port      uint16           // DNS port, at Addresses and at Services
 	Admin     uint16           // TCP port of the admin server at Addresses; 0: it listens elsewhere
 	Fallback  []netip.AddrPort // LinkLocal: queries go here while the lease is not held; unique; empty: no rule redirects them
+
+	// What the data plane of the node needs, in LinkLocal with a Fallback. Neither changes who answers.
+	Track    bool // conntrack tracks packets to and from the fallback, also where rules of priority raw exempt the pods' packets; of replies, those from FallbackPorts
+	MarkHost bool // packets to the fallback leave with HostMark
 }
 
 // Check returns all that is wrong with r.
@@ -137,6 +148,16 @@ func (r *Rules) Family(v6 bool) Rules {
 	part.Services = slices.DeleteFunc(slices.Clone(r.Services), other)
 	part.Fallback = slices.DeleteFunc(slices.Clone(r.Fallback), func(f netip.AddrPort) bool { return other(f.Addr()) })
 	return part
+}
+
+// FallbackPorts returns the ports of the fallback, sorted.
+func (r *Rules) FallbackPorts() []uint16 {
+	ports := make([]uint16, len(r.Fallback))
+	for i, f := range r.Fallback {
+		ports[i] = f.Port()
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
 }
 
 // A State is what the kernel of a node holds.
