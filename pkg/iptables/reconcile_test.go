@@ -4,6 +4,7 @@ package iptables
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -201,6 +202,50 @@ func TestJumpsAreRepaired(t *testing.T) {
 				t.Errorf("another program's rule does not stay in front:\n%s", saved)
 			}
 			if apply(t, b, transparent()) {
+				t.Error("the second Apply changed something")
+			}
+		})
+	}
+}
+
+// TestJumpsAheadOfCilium: Cilium puts its jumps before ours again, as when it starts. Without conntrack no answer of the fallback
+// reaches a pod, until the next Apply.
+func TestJumpsAheadOfCilium(t *testing.T) {
+	t.Parallel()
+	for _, v := range variants() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			hosts, b := openNode(t, v)
+			assert.NoError(t, nodetest.ImitateCilium(t.Context(), hosts.Node, string(v), true))
+			r := linkLocal()
+			r.Track, r.MarkHost = true, true
+			servers(t, hosts, r)
+			apply(t, b, r)
+			fromFallback := func() (n int) {
+				for _, a := range r.Addresses {
+					for _, network := range []string{"udp", "tcp"} {
+						who, _ := nodetest.Ask(hosts.Pods[0], netip.AddrPortFrom(a, r.Port), network)
+						if who == "fallback" {
+							n++
+						}
+					}
+				}
+				return n
+			}
+			assert.Same(t, "answers of the fallback", 4, fromFallback())
+			for _, program := range []string{"iptables-", "ip6tables-"} {
+				for _, line := range nodetest.CiliumFeeders() {
+					run(t, hosts, program+string(v)+" "+strings.Replace(line, "-I ", "-D ", 1))
+					run(t, hosts, program+string(v)+" "+line)
+				}
+			}
+			assert.Same(t, "answers of the fallback behind Cilium's jumps", 0, fromFallback())
+			b.own.now = nil // as after maxReadAge: the kernel's counts of rules are the same
+			if !apply(t, b, r) {
+				t.Error("nothing had to change")
+			}
+			assert.Same(t, "answers of the fallback after the repair", 4, fromFallback())
+			if apply(t, b, r) {
 				t.Error("the second Apply changed something")
 			}
 		})

@@ -97,16 +97,25 @@ func chainOf(line string) string {
 	return ""
 }
 
-// kubeProxyJump is the end of kube-proxy's jump in the nat table.
-const kubeProxyJump = "-j KUBE-SERVICES"
+// mustFollow reports whether line, a jump in a built-in chain of a table, has to come after the agent's: that of kube-proxy in nat,
+// and those of Cilium in raw, where the first target CT decides. Both programs insert their jump at the front only if it is missing,
+// Cilium also when it starts or its configuration changes. So the agent and they do not overtake each other forever.
+func mustFollow(table, line string) bool {
+	switch table {
+	case "nat":
+		return strings.HasSuffix(line, "-j KUBE-SERVICES")
+	case "raw": // while Cilium replaces its chains, the old ones are called OLD_CILIUM_
+		return strings.HasSuffix(line, "CILIUM_PRE_raw") || strings.HasSuffix(line, "CILIUM_OUTPUT_raw")
+	}
+	return false
+}
 
 // selectLines returns the lines of iptables -S or iptables-save for one table that concern the agent, as agentLines writes
-// them: its chains, the jumps to them, and a jump of kube-proxy before those. kube-proxy inserts its jump at the front only if it
-// has none, so the two programs do not overtake each other forever. In other tables than nat the position does not matter: programs
-// such as Calico always insert at the front, and an earlier rule that drops is intended.
+// them: its chains, the jumps to them, and before those a jump that must follow them. The position of others does not matter:
+// programs such as Calico always insert at the front, and an earlier rule that drops is intended.
 func selectLines(table string, lines []string, chains []chain) []string {
 	var list []string
-	kubeFirst := map[string]string{} // jumps of kube-proxy, by built-in chain
+	ahead := map[string]string{} // jumps that must follow, by built-in chain
 	for _, line := range lines {
 		if name, isChain := strings.CutPrefix(line, ":"); isChain {
 			line = "-N " + name
@@ -122,12 +131,12 @@ func selectLines(table string, lines []string, chains []chain) []string {
 		switch {
 		case ours && f[0] == "-N":
 			list = append(list, "-N "+f[1])
-		case jumps && kubeFirst[f[1]] != "":
-			list = append(list, kubeFirst[f[1]], line)
+		case jumps && ahead[f[1]] != "":
+			list = append(list, ahead[f[1]], line)
 		case jumps, ours && f[0] == "-A":
 			list = append(list, line)
-		case table == "nat" && f[0] == "-A" && strings.HasSuffix(line, kubeProxyJump):
-			kubeFirst[f[1]] = line
+		case f[0] == "-A" && mustFollow(table, line):
+			ahead[f[1]] = line
 		}
 	}
 	sortByChain(list)
@@ -357,9 +366,9 @@ func (s *variantTables) list(p *program, table, name string) ([]string, error) {
 
 // countRules returns the number of rules in the agent's chains, and of jumps to them.
 func countRules(lines map[string][]string) (n int) {
-	for _, list := range lines {
+	for table, list := range lines {
 		for _, line := range list {
-			if strings.HasPrefix(line, "-A ") && !strings.HasSuffix(line, kubeProxyJump) {
+			if strings.HasPrefix(line, "-A ") && !mustFollow(table, line) {
 				n++
 			}
 		}
