@@ -86,6 +86,8 @@ func (h *fakeHost) MissingCapabilities() []string { return h.lacks }
 
 func (h *fakeHost) DetectDataPlane(context.Context) (dataplane.Found, error) { return h.found, nil }
 
+func (h *fakeHost) OnCilium() (bool, error) { return h.found.Proxy == dataplane.Cilium, nil }
+
 func (h *fakeHost) OpenBackend(name string, _ *slog.Logger) (intercept.Backend, error) {
 	if f := h.others[name]; f != nil {
 		return f.Open(), nil

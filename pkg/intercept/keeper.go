@@ -53,6 +53,10 @@ type Config struct {
 	// succeeded: another reader may have answered it. Nil: not checked.
 	Busy func() time.Duration
 
+	// Adapt sets the fields of the rules that the data plane of the node asks for, before each pass over the rules. It must not
+	// take long. Nil: they stay as in Rules.
+	Adapt func(ctx context.Context, r *rules.Rules)
+
 	Now func() time.Time // monotonic: ages are computed from it
 	Log *slog.Logger     // nil: no logs
 }

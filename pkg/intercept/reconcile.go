@@ -137,6 +137,9 @@ func (k *Keeper) pass(ctx context.Context) error {
 	want.Fallback = k.wantedFallback(state)
 	changed := false
 	err = k.guard(ctx, "writing the rules", func() (err error) {
+		if k.cfg.Adapt != nil {
+			k.cfg.Adapt(ctx, &want)
+		}
 		changed, err = k.cfg.Backend.Apply(ctx, want)
 		return err
 	})

@@ -3,7 +3,9 @@
 package intercept_test
 
 import (
+	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
 func TestRulesRestored(t *testing.T) {
@@ -67,6 +70,27 @@ func TestContestedRulesLogging(t *testing.T) {
 		s.kernel.Flush()
 		s.waitHeld()
 		assert.Equal(s.t, "lines about one flush a minute later", 1, s.log.count("msg=\"interception rules written\"")-before)
+	})
+}
+
+// TestAdaptedRules: another data plane comes and goes while the agent runs. The rules follow within a minute, and the leases stay.
+func TestAdaptedRules(t *testing.T) {
+	t.Parallel()
+	var cilium atomic.Bool
+	prepare := func(cfg *intercept.Config, _ *harness) {
+		cfg.Adapt = func(_ context.Context, r *rules.Rules) { r.Track, r.MarkHost = cilium.Load(), cilium.Load() }
+	}
+	runHeld(t, prepare, func(s *harness) {
+		for _, on := range []bool{true, false} {
+			cilium.Store(on)
+			s.checkDuration("adapting the rules", s.waitFor("adapted", func() bool {
+				all, _ := s.held()
+				if !all {
+					s.t.Fatal("the leases are gone")
+				}
+				return s.kernel.Rules().Track == on && s.kernel.Rules().MarkHost == on
+			}), 61*time.Second)
+		}
 	})
 }
 

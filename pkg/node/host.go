@@ -27,6 +27,7 @@ import (
 type Host interface {
 	MissingCapabilities() []string // names of the capabilities that a node needs and this process lacks
 	DetectDataPlane(ctx context.Context) (dataplane.Found, error)
+	OnCilium() (bool, error) // see [dataplane.OnCilium]
 	OpenBackend(name string, log *slog.Logger) (intercept.Backend, error)
 	MayHaveRules(name string) bool // reports whether the kernel may hold rules of the backend called name
 	NewLink(c netif.Config) (Link, error)
@@ -51,6 +52,9 @@ func (LocalHost) MissingCapabilities() []string { return capabilities.Missing(ca
 func (LocalHost) DetectDataPlane(ctx context.Context) (dataplane.Found, error) {
 	return dataplane.Find(ctx, usable)
 }
+
+// OnCilium reports whether Cilium is this host's data plane.
+func (LocalHost) OnCilium() (bool, error) { return dataplane.OnCilium() }
 
 // usable returns an error if a backend cannot be used here.
 func usable(name string) error {

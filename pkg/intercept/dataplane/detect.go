@@ -63,7 +63,7 @@ func earlyProxy(t Traces) (Proxy, []string) {
 		switch {
 		case strings.Contains(pin, "/cali"):
 			found.add(Calico, "map "+pin)
-		case slices.Contains(t.Links, "cilium_host"):
+		case slices.Contains(t.Links, linkCilium):
 			found.add(Cilium, "map "+pin)
 		default: // pins of Cilium stay until the next boot, also after Cilium was removed
 			found.Evidence = append(found.Evidence, "map "+pin+", but no link of Cilium")
@@ -75,7 +75,7 @@ func earlyProxy(t Traces) (Proxy, []string) {
 // proxyOfLink identifies a data plane by the name of a link that only it creates.
 func proxyOfLink(name string) Proxy {
 	switch name {
-	case "cilium_host", "cilium_net":
+	case linkCilium, "cilium_net":
 		return Cilium
 	case "bpfin.cali", "bpfout.cali":
 		return Calico

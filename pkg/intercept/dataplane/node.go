@@ -28,6 +28,9 @@ const (
 	chainCanary    = "KUBE-KUBELET-CANARY"
 )
 
+// linkCilium is a link that Cilium creates on each node, and removes when it is uninstalled.
+const linkCilium = "cilium_host"
+
 // proxyModeAddr is the address at which kube-proxy reports its mode, unless its
 // --metrics-bind-address is set.
 const proxyModeAddr = "127.0.0.1:10249"
@@ -89,6 +92,19 @@ func links() []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// OnCilium reports whether Cilium is the data plane of the calling thread's network namespace. It is cheap: the agent asks again and
+// again, because Cilium may be installed later.
+func OnCilium() (bool, error) {
+	_, err := netlink.LinkByName(linkCilium)
+	if _, none := errors.AsType[netlink.LinkNotFoundError](err); none {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("looking for link %s: %w", linkCilium, err)
+	}
+	return true, nil
 }
 
 // ipvs counts the virtual services in the kernel's list; -1 without a list.

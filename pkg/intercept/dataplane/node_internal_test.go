@@ -162,6 +162,24 @@ func TestLookAtKernel(t *testing.T) {
 	}
 }
 
+func TestOnCilium(t *testing.T) {
+	t.Parallel()
+	inNamespace(t, func() error {
+		before, err := OnCilium()
+		if err != nil || before {
+			t.Errorf("a bare namespace: %t, %v", before, err)
+		}
+		if err := addLink("cilium_host"); err != nil {
+			return err
+		}
+		after, err := OnCilium()
+		if err != nil || !after {
+			t.Errorf("with its link: %t, %v", after, err)
+		}
+		return nil
+	})
+}
+
 func legacyTables() string {
 	v4, _ := os.ReadFile(proc + "/net/ip_tables_names")
 	v6, _ := os.ReadFile(proc + "/net/ip6_tables_names")

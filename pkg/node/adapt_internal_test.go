@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
+)
+
+// A changingHost is a host on which Cilium comes and goes.
+type changingHost struct {
+	LocalHost
+
+	cilium bool
+	err    error
+}
+
+func (h *changingHost) OnCilium() (bool, error) { return h.cilium, h.err }
+
+func TestAdapt(t *testing.T) {
+	t.Parallel()
+	host := &changingHost{cilium: true}
+	n := &Node{cfg: Config{Host: host}, log: slog.New(slog.DiscardHandler), dataPlane: dataplane.Found{Proxy: dataplane.IPTables}}
+	adapt := n.adapt()
+	for _, step := range []struct {
+		name   string
+		cilium bool
+		err    error
+		want   bool
+	}{
+		{"Cilium was installed after the start", true, nil, true},
+		{"not readable: what was known holds", false, errors.New("interrupted"), true},
+		{"uninstalled", false, nil, false},
+		{"not readable again", true, errors.New("interrupted"), false},
+	} {
+		host.cilium, host.err = step.cilium, step.err
+		r := rules.Rules{Track: !step.want}
+		adapt(t.Context(), &r)
+		assert.Same(t, step.name, rules.Rules{Track: step.want, MarkHost: step.want}, r)
+	}
+}
