@@ -52,6 +52,11 @@ func TestNotes(t *testing.T) {
 			want: []string{"Pods need no change: the agent of their node answers queries to kube-system/kube-dns"}, not: []string{kubelet},
 		},
 		{
+			name: "cilium", values: []string{"-f", filepath.Join(folder, "chart/presets/cilium.yaml")},
+			want: []string{"listens at its pod's address", "Pods need no change: the agent of their node answers queries to kube-system/kube-dns", "Uninstall: `helm uninstall`.\n"},
+			not:  []string{"Set clusterDNS", "netfilter", "daemonset/uninstall"},
+		},
+		{
 			name: "central", values: []string{"-f", filepath.Join(folder, "chart/presets/central.yaml")},
 			want: []string{kubelet, "central, which is kube-system/node-cache-resolver", "rollout status deployment/node-cache-resolver"},
 		},

@@ -95,6 +95,7 @@ func TestOpens(t *testing.T) {
 		"base":                 {node, "", nil},
 		"central":              {node, "", nil},
 		"transparent":          {node, "", nil},
+		"cilium":               {"[::]:9253", "", nil},
 		"dual-stack":           {node, "", nil},
 		"ipv6":                 {"[fd00::10]:9253", "", nil},
 		"large-cluster":        {node, "", nil},
@@ -134,6 +135,9 @@ func TestPrivileges(t *testing.T) {
 				for _, c := range containers(&w.spec) {
 					iptables := strings.HasSuffix(c.Image, "-iptables")
 					want := wantPrivilege(w.name, iptables)
+					if strings.HasPrefix(s.name, "cilium ") && w.name == "node-cache" {
+						want = wantPrivilege("node-cache-resolver", false)
+					}
 					if w.name == "node-cache" && configured && cfg.Kernel.Hits != config.KernelOff {
 						want.Add = append(want.Add, "BPF", "PERFMON")
 					}

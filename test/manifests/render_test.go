@@ -49,6 +49,7 @@ func renderings() []rendering {
 		{name: "base", overlay: "base", values: []string{}},
 		{name: "central", overlay: "overlays/central", values: preset("central")},
 		{name: "transparent", overlay: "overlays/transparent", values: preset("transparent")},
+		{name: "cilium", overlay: "overlays/cilium", values: preset("cilium")},
 		{name: "dual-stack", overlay: "overlays/dual-stack", values: preset("dual-stack")},
 		{name: "ipv6", overlay: "overlays/ipv6", values: preset("ipv6")},
 		{name: "large-cluster", overlay: "overlays/large-cluster", values: preset("large-cluster")},

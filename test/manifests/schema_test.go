@@ -118,6 +118,7 @@ func TestValuesRefused(t *testing.T) {
 		{"too little memory for the resolver", "resolver.enabled=true,resolver.resources.limits.memory=64Mi", []string{"resolver.resources.limits.memory: 64Mi is too little", "96Mi"}},
 		{"a size with a unit that there is not", "config.agent.cache.size=64MB", []string{`config.agent.cache.size: "64MB": not a size`}},
 		{"a surge without a hand-over", "config.agent.handover.socket=", []string{"updateStrategy.maxSurge: 1: without config.agent.handover.socket"}},
+		{"a redirection to agents of the node", "localRedirectPolicy=true", []string{"localRedirectPolicy: true: the agents have nothing of the node: not with config.agent.interface.manage,"}},
 		{"no admin server", "config.agent.admin.address=", []string{"config.agent.admin.address: empty"}},
 		{"an admin server without a port", "config.agent.admin.address=169.254.20.10", []string{`config.agent.admin.address: "169.254.20.10": not an IP address and a port`}},
 		{"an admin server by name", "config.agent.admin.address=localhost:9253", []string{`config.agent.admin.address: "localhost:9253": not an IP address and a port`}},

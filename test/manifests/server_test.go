@@ -38,7 +38,7 @@ func TestServerAccepts(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	kubectl(t, nil, append([]string{"create", "-f", "testdata/podmonitoring.yaml"}, operatorDefinitions(t)...)...)
+	kubectl(t, nil, append([]string{"create", "-f", "testdata/podmonitoring.yaml", "-f", "testdata/localredirectpolicy.yaml"}, operatorDefinitions(t)...)...)
 	kubectl(t, nil, "wait", "--for=condition=Established", "--timeout=60s", "customresourcedefinitions", "--all")
 	t.Run("a LimitRange", func(t *testing.T) {
 		t.Parallel()
