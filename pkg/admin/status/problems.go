@@ -285,7 +285,7 @@ func (l *problems) addStatic(s *localdata.Stats) {
 		f := &s.Files[i]
 		if f.LastError != "" {
 			l.add(HostsUnreadable, "hosts.files", f.LastError,
-				"check that the file exists and that this user can read it; its previous content is served meanwhile").Subject = f.Path
+				"check that the file exists and that this user can read it; "+meanwhile(f.Names, "served")).Subject = f.Path
 		}
 		if f.Skipped > 0 {
 			l.add(HostsInvalid, "hosts.files", count(f.Skipped, "line")+" of "+f.Path+" invalid",
@@ -303,13 +303,21 @@ func (l *problems) addBlock(s *blocklist.Stats) {
 		f := &s.Files[i]
 		if f.LastError != "" {
 			l.add(BlockUnreadable, "block.files", f.LastError,
-				"check what writes the file, and that this user can read it; its previous content is used meanwhile").Subject = f.Path
+				"check what writes the file, and that this user can read it; "+meanwhile(f.Names+f.Exceptions, "used")).Subject = f.Path
 		}
 		if f.Skipped > 0 {
 			l.add(BlockInvalid, "block.files", fmt.Sprintf("%s of %s invalid, the first is line %d", count(f.Skipped, "line"), f.Path, f.FirstSkipped),
 				"fix the file: docs/blocking.md has the formats; all other lines are used").Subject = f.Path
 		}
 	}
+}
+
+// meanwhile says what is used of a file that cannot be read, by its number of names.
+func meanwhile(names int, used string) string {
+	if names == 0 {
+		return "nothing of it is " + used
+	}
+	return "its previous content is " + used + " meanwhile"
 }
 
 // addSnapshot adds a failed save: the next start would load an older snapshot.

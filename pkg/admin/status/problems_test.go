@@ -150,16 +150,20 @@ func TestBlockProblems(t *testing.T) {
 	s := Status{Block: &blocklist.Stats{Files: []blocklist.FileStats{
 		{Path: "/block/good.txt", Unsupported: 3},
 		{Path: "/block/ads.txt", Skipped: 1, FirstSkipped: 17},
-		{Path: "/block/gone.txt", LastError: "stat /block/gone.txt: no such file or directory"},
+		{Path: "/block/gone.txt", LastError: "stat /block/gone.txt: no such file or directory", Names: 7},
+		{Path: "/block/never.txt", LastError: "stat /block/never.txt: no such file or directory"},
 	}}}
 	var got []string
 	for _, p := range Problems(&s, new(watch.Stats), new(config.Cluster), nil, nil) {
 		if p.Where == "block.files" {
-			got = append(got, p.What)
+			_, meanwhile, _ := strings.Cut(p.Hint, "; ")
+			got = append(got, p.What+"; "+meanwhile)
 		}
 	}
 	assert.Same(t, "problems", []string{
-		"1 line of /block/ads.txt invalid, the first is line 17", "stat /block/gone.txt: no such file or directory",
+		"1 line of /block/ads.txt invalid, the first is line 17; all other lines are used",
+		"stat /block/gone.txt: no such file or directory; its previous content is used meanwhile",
+		"stat /block/never.txt: no such file or directory; nothing of it is used",
 	}, got)
 }
 
