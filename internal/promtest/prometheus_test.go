@@ -110,40 +110,6 @@ func checkNoAlerts(t *testing.T, base string) {
 	}
 }
 
-// TestRunbookCommands looks for commands and flags that a page names and the program does not have.
-func TestRunbookCommands(t *testing.T) {
-	t.Parallel()
-	pages, err := filepath.Glob(filepath.Join(root, "docs", "runbooks", "*.md"))
-	assert.NoError(t, err)
-	help := map[string]string{}
-	seen := 0
-	for _, page := range pages {
-		for _, m := range regexp.MustCompile(`(?m)(?:/node-cache|\| node-cache) ([a-z]+)(.*)$`).FindAllStringSubmatch(mustRead(t, page), -1) {
-			command, rest := []string{m[1]}, strings.Split(m[2], "   #")[0]
-			if m[1] == "cache" {
-				command = append(command, strings.Fields(rest)[0])
-			}
-			name := strings.Join(command, " ")
-			if help[name] == "" {
-				out, err := exec.CommandContext(t.Context(), nodeCache, append(command, "--help")...).CombinedOutput()
-				if err != nil || !strings.Contains(string(out), "node-cache "+name) {
-					t.Errorf("%s: there is no command %q: %v", filepath.Base(page), name, err)
-				}
-				help[name] = string(out)
-			}
-			for _, flag := range regexp.MustCompile(`(?:^| )(--?[a-z-]+)`).FindAllStringSubmatch(rest, -1) {
-				if !strings.Contains(help[name], flag[1]+" ") && !strings.Contains(help[name], flag[1]+",") {
-					t.Errorf("%s: %s has no flag %s", filepath.Base(page), name, flag[1])
-				}
-			}
-			seen++
-		}
-	}
-	if seen < 10 {
-		t.Errorf("%d commands on the pages, want 10 or more: they are not found any more", seen)
-	}
-}
-
 // runningAgent is an agent that has every part but a node's.
 type runningAgent struct {
 	*proctest.Agent
