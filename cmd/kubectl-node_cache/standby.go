@@ -41,7 +41,7 @@ ConfigMap that their --standby is mounted from.`)
 }
 
 func onCommand(c *cluster) *cobra.Command {
-	return standbyCommand(c, false, "on", "End what off did: the agents answer again",
+	return standbyCommand(c, false, "on", "Have the agents answer again, on every node",
 		`Have the agents answer again: removes standby from their ConfigMap, or the ConfigMap of
 --standby, and waits until every agent holds its leases.`)
 }
@@ -52,7 +52,7 @@ func standbyCommand(c *cluster, on bool, use, short, long string) *cobra.Command
 		Use: use, Short: short,
 		Long: long + `
 
-With --config-map it takes two seconds, with a mounted file up to two minutes. You need to
+With --config-map it takes two seconds, with a mounted file about a minute. You need to
 get and update the ConfigMap, or to create and delete that of --standby, besides the
 permissions of all commands.
 
