@@ -178,7 +178,7 @@ func (m *loopMonitor) probeReturned(number uint64) {
 	m.scheduleLocked(jitter(loopRecheckInterval, 3), m.probe)
 	m.mu.Unlock()
 	if found {
-		m.Log.Warn("upstream loop detected", "upstream", m.upstream)
+		m.Log.Debug("upstream loop detected", "upstream", m.upstream)
 	}
 }
 
@@ -192,7 +192,7 @@ func (m *loopMonitor) probeExpired(number uint64) {
 	}
 	m.mu.Unlock()
 	if cleared {
-		m.Log.Info("upstream loop cleared", "upstream", m.upstream)
+		m.Log.Debug("upstream loop cleared", "upstream", m.upstream)
 	}
 }
 

@@ -158,7 +158,7 @@ func (l *Lists) check() (changed bool, again time.Duration) {
 			again = filewatch.SettleTime
 		}
 		if f.LastError != "" && f.LastError != before {
-			l.cfg.Log.Warn("block list unreadable, keeping its previous content", "path", f.Path, "names", f.Names, "err", f.LastError)
+			l.cfg.Log.Debug("block list unreadable, keeping its previous content", "path", f.Path, "names", f.Names, "err", f.LastError)
 		}
 	}
 	if changed {

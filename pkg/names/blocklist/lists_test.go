@@ -48,7 +48,7 @@ func TestFollow(t *testing.T) {
 	changed := make(chan struct{}, 100)
 	var log bytes.Buffer
 	l := newLists(t, blocklist.Config{
-		Files: []string{ads, more}, Changed: func() { changed <- struct{}{} }, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Files: []string{ads, more}, Changed: func() { changed <- struct{}{} }, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	st := l.Stats(time.Now().Add(time.Hour))
 	f := st.Files[0]

@@ -194,7 +194,7 @@ func (h *Hosts) reload(all bool) (again time.Duration) {
 			again = filewatch.SettleTime
 		}
 		if f.LastError != "" && f.LastError != before {
-			h.log.Warn("hosts file unreadable, keeping its previous content", "path", f.Path, "names", f.Names, "err", f.LastError)
+			h.log.Debug("hosts file unreadable, keeping its previous content", "path", f.Path, "names", f.Names, "err", f.LastError)
 		}
 	}
 	if changed {

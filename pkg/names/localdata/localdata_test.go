@@ -361,7 +361,7 @@ func TestMissingFile(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	path := filepath.Join(t.TempDir(), "hosts")
-	s := newLocalData(t, localdata.Config{Files: []string{path, t.TempDir()}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	s := newLocalData(t, localdata.Config{Files: []string{path, t.TempDir()}, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if st := s.Stats(); st.Files[0].LastError == "" || st.Files[1].LastError == "" || strings.Count(log.String(), "hosts file unreadable") != 2 {
 		t.Errorf("%+v, log %s", st, log.String())
 	}
