@@ -133,7 +133,7 @@ func newFakeLoopMonitor(f *fakeLoop) *loopMonitor {
 	return newLoopMonitor(newCommon(Config{Log: slog.New(foundLoops{slog.DiscardHandler, f}), LoopDetector: f.detector, Zone: []byte(rootZone)}), "udp://192.0.2.1:53", f.send)
 }
 
-// warnings is a log handler that counts warnings.
+// foundLoops is a log handler that counts the loops that are found.
 type foundLoops struct {
 	slog.Handler
 
