@@ -42,6 +42,13 @@ type Found struct {
 	// interception cannot work. Link-local interception can: pods query the agent's own address.
 	Early bool
 	Note  string // a warning about interception, a sentence; empty: none
+
+	// Tunnel is the link by which Cilium sends packets to pods of other nodes; empty: it routes them, or there is no Cilium.
+	Tunnel string
+	// Untracked are the variants of iptables in which Cilium exempts the pods' packets from conntrack, such as "iptables-nft for IPv4".
+	Untracked []string
+	// Policies are the policy engines that have rules or links here, in alphabetical order.
+	Policies []string
 }
 
 // Find detects the data plane for Services on this node: the network namespace of the calling
@@ -133,7 +140,7 @@ type Traces struct {
 
 	Links []string // names of the network links
 
-	// NFT are the table of kube-proxy in nf_tables, and the chains of iptables-nft that knownChains names.
+	// NFT are the tables of kube-proxy and of policy engines in nf_tables, and the chains of iptables-nft that knownChains names.
 	// NFTErr is why they cannot be listed.
 	NFT    []Chain
 	NFTErr error
@@ -156,7 +163,8 @@ type Traces struct {
 
 // A Chain is a chain of rules.
 type Chain struct {
-	V6    bool
-	Table string // such as "nat"
-	Name  string
+	V6       bool
+	Table    string // such as "nat"
+	Name     string // empty: the table is meant
+	Untracks bool   // Table is "raw", and the chain exempts packets from conntrack by their source
 }

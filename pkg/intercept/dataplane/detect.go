@@ -4,6 +4,7 @@ package dataplane
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 )
@@ -11,7 +12,7 @@ import (
 // detect returns the data plane for Services that left the traces. Data planes that handle packets
 // before netfilter win over kube-proxy, except unknown eBPF programs on sockets.
 func detect(t Traces) Found {
-	f := Found{}
+	f := Found{Policies: policies(t)}
 	early, evidence := earlyProxy(t)
 	kube, more := kubeProxy(t)
 	f.Evidence = slices.Concat(evidence, more, unreadable(t))
@@ -23,6 +24,9 @@ func detect(t Traces) Found {
 	case early != None:
 		f.Proxy, f.Early = early, true
 		f.Note = earlyNote(early)
+		if early == Cilium {
+			f.Tunnel, f.Untracked = ciliumTunnel(t), ciliumUntracked(t)
+		}
 	default:
 		f.Proxy = kube
 	}
@@ -115,17 +119,21 @@ func kubeProxy(t Traces) (Proxy, []string) {
 	if where := families(t.NFT, func(c Chain) bool { return c.Table == tableKubeProxy }); where != "" {
 		found.add(NFTables, "table "+tableKubeProxy+" of nftables"+where)
 	}
-	for _, v := range []struct {
-		name   string
-		chains []Chain
-	}{{BackendIPTablesNFT, t.NFT}, {BackendIPTablesLegacy, t.Legacy}} {
-		if where := families(v.chains, isServices); where != "" {
-			found.add(IPTables, "chain "+chainServices+" of "+v.name+where)
-		} else if where := families(v.chains, isHint); where != "" {
-			found.Evidence = append(found.Evidence, "a chain of the kubelet in "+v.name+where)
+	for variant, chains := range variants(t) {
+		if where := families(chains, isServices); where != "" {
+			found.add(IPTables, "chain "+chainServices+" of "+variant+where)
+		} else if where := families(chains, isHint); where != "" {
+			found.Evidence = append(found.Evidence, "a chain of the kubelet in "+variant+where)
 		}
 	}
 	return found.Proxy, found.Evidence
+}
+
+// variants yields the variants of iptables with their chains.
+func variants(t Traces) iter.Seq2[string, []Chain] {
+	return func(yield func(string, []Chain) bool) {
+		_ = yield(BackendIPTablesNFT, t.NFT) && yield(BackendIPTablesLegacy, t.Legacy)
+	}
 }
 
 func isServices(c Chain) bool { return c.Table == "nat" && c.Name == chainServices }

@@ -67,6 +67,18 @@ func TestFind(t *testing.T) {
 			},
 		},
 		{
+			name: "Cilium with a tunnel and without conntrack for pods, while it replaces its rules",
+			traces: Traces{
+				Links:  []string{"cilium_host", "cilium_net", "cilium_vxlan"},
+				Legacy: []Chain{{Table: "raw", Name: "CILIUM_PRE_raw"}, {Table: "raw", Name: "OLD_CILIUM_PRE_raw", Untracks: true}, {Table: "filter", Name: "KUBE-ROUTER-INPUT"}},
+			},
+		},
+		{
+			name:   "rules of an earlier Cilium",
+			traces: Traces{NFT: []Chain{{Table: "raw", Name: "CILIUM_PRE_raw", Untracks: true}}},
+		},
+		{name: "kindnet", traces: Traces{NFT: []Chain{{Table: "kindnet-network-policies"}, {Table: "nat", Name: "KUBE-SERVICES"}}}},
+		{
 			name:   "remains of an earlier Cilium",
 			traces: Traces{Pins: []string{"/sys/fs/bpf/tc/globals/cilium_lb4_services_v2"}, NFT: []Chain{{Table: "kube-proxy"}}},
 		},
@@ -87,6 +99,14 @@ func TestFind(t *testing.T) {
 		fmt.Fprintf(&all, "# %s\nproxy %q, early: %t\nbackend %s: %s\n", tt.name, got.Proxy, got.Early, got.Backend, got.Reason)
 		for _, what := range got.Evidence {
 			all.WriteString("evidence: " + what + "\n")
+		}
+		for _, list := range []struct {
+			what  string
+			found []string
+		}{{"tunnel", strings.Fields(got.Tunnel)}, {"untracked", got.Untracked}, {"policies", got.Policies}} {
+			if len(list.found) > 0 {
+				fmt.Fprintf(&all, "%s: %s\n", list.what, strings.Join(list.found, ", "))
+			}
 		}
 		if got.Note != "" {
 			all.WriteString("note: " + got.Note + "\n")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"slices"
 	"strings"
@@ -120,21 +121,22 @@ func (f family) readKnownChains(table string) ([]Chain, error) {
 	if len(wanted) == 0 {
 		return nil, nil
 	}
-	there, err := f.chains(table)
+	entries, err := f.entries(table)
 	if err != nil {
 		return nil, err
 	}
+	there, untracks := chainNames(entries, f.targets), f.untrackedBy(entries)
 	var list []Chain
 	for _, name := range wanted {
 		if slices.Contains(there, name) {
-			list = append(list, Chain{V6: f.v6, Table: table, Name: name})
+			list = append(list, Chain{V6: f.v6, Table: table, Name: name, Untracks: slices.Contains(untracks, name)})
 		}
 	}
 	return list, nil
 }
 
-// chains lists the user-defined chains of a table.
-func (f family) chains(table string) ([]string, error) {
+// entries reads the rules of a table.
+func (f family) entries(table string) ([]byte, error) {
 	for range 3 { // another program may change the table between the two calls
 		info, err := f.info(table)
 		if err != nil {
@@ -154,7 +156,7 @@ func (f family) chains(table string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		return chainNames(entries[40:], f.targets), nil
+		return entries[40:], nil
 	}
 	return nil, errors.New("it keeps changing while it is read")
 }
@@ -174,24 +176,75 @@ func (f family) getsockopt(name int, b []byte) error {
 	return nil
 }
 
+// Offsets in a target of a rule.
+const (
+	targetName = 2
+	targetData = 32
+	targetCT   = "CT"
+)
+
+// isNotrack reports whether the data of a target CT says notrack (XT_CT_NOTRACK).
+func isNotrack(data []byte) bool { return len(data) >= 2 && binary.NativeEndian.Uint16(data)&1 != 0 }
+
 // chainNames parses the names of the chains in the entries of a table. A chain begins with
 // an entry whose target is ERROR with the chain's name. The last entry of a table has the
 // name ERROR itself.
 func chainNames(entries []byte, targets int) []string {
-	const head, nameAt, errorAt, errorLen = 4, 2, 32, 30
 	var names []string
-	for len(entries) >= targets+head {
-		target := int(binary.NativeEndian.Uint16(entries[targets:]))
-		next := int(binary.NativeEndian.Uint16(entries[targets+2:]))
-		if next < targets+head || next > len(entries) {
-			return names
+	for _, target := range rulesOf(entries, targets) {
+		if name := chainName(target); name != "" {
+			names = append(names, name)
 		}
-		if target+errorAt+errorLen <= next && unix.ByteSliceToString(entries[target+nameAt:target+errorAt]) == "ERROR" {
-			if name := unix.ByteSliceToString(entries[target+errorAt : target+errorAt+errorLen]); name != "ERROR" {
-				names = append(names, name)
-			}
-		}
-		entries = entries[next:]
 	}
 	return names
+}
+
+// chainName returns the name of the chain that begins with an entry of this target; empty: none does.
+func chainName(target []byte) string {
+	const nameLen = 30
+	if len(target) < targetData+nameLen || unix.ByteSliceToString(target[targetName:targetData]) != "ERROR" {
+		return ""
+	}
+	if name := unix.ByteSliceToString(target[targetData : targetData+nameLen]); name != "ERROR" {
+		return name
+	}
+	return ""
+}
+
+// untrackedBy returns the chains that exempt packets from conntrack by their source.
+func (f family) untrackedBy(entries []byte) []string {
+	mask, size := 8, 4 // of the source: the field smsk of struct ipt_ip or ip6t_ip6
+	if f.v6 {
+		mask, size = 32, 16
+	}
+	var list []string
+	chain := ""
+	for entry, target := range rulesOf(entries, f.targets) {
+		if name := chainName(target); name != "" {
+			chain = name
+		}
+		if len(target) >= targetData && unix.ByteSliceToString(target[targetName:targetData-1]) == targetCT && isNotrack(target[targetData:]) &&
+			!isZero(entry[mask:mask+size]) && !slices.Contains(list, chain) {
+			list = append(list, chain)
+		}
+	}
+	return list
+}
+
+func isZero(b []byte) bool { return !slices.ContainsFunc(b, func(c byte) bool { return c != 0 }) }
+
+// rulesOf yields the entries of a table, each with its target, which is empty if the entry says nonsense. The kernel writes them, but
+// as what is read may be damaged, it ends at the first entry that does not fit.
+func rulesOf(entries []byte, targets int) iter.Seq2[[]byte, []byte] {
+	const head = 4
+	return func(yield func(entry, target []byte) bool) {
+		for len(entries) >= targets+head {
+			target := int(binary.NativeEndian.Uint16(entries[targets:]))
+			next := int(binary.NativeEndian.Uint16(entries[targets+2:]))
+			if next < targets+head || next > len(entries) || !yield(entries[:next], entries[min(target, next):next]) {
+				return
+			}
+			entries = entries[next:]
+		}
+	}
 }

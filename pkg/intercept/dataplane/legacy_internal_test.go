@@ -60,6 +60,13 @@ func FuzzChainNames(f *testing.F) {
 		if at >= 0 {
 			table[at%len(table)] = to
 		}
+		layout := families46()[0]
+		if v6 {
+			layout = families46()[1]
+		}
+		if got := layout.untrackedBy(table[:len(table)-at&7]); len(got) > 2*len(want)+1 {
+			t.Errorf("%d chains out of a table of %d exempt packets", len(got), len(want))
+		}
 		if got := chainNames(table[:len(table)-at&7], targets); len(got) > 2*len(want)+1 {
 			t.Errorf("%d chains out of a table of %d", len(got), len(want))
 		}

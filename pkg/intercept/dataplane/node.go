@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/xt"
 	"github.com/vishvananda/netlink"
 )
 
@@ -153,29 +155,61 @@ func nftChains() ([]Chain, error) {
 	}
 	var list []Chain
 	for _, t := range tables {
+		if t.Family == nftables.TableFamilyINet && isPolicyTable(t.Name) {
+			list = append(list, Chain{Table: t.Name})
+		}
 		if t.Family != nftables.TableFamilyIPv4 && t.Family != nftables.TableFamilyIPv6 {
 			continue
 		}
 		v6 := t.Family == nftables.TableFamilyIPv6
-		if t.Name == tableKubeProxy {
+		if t.Name == tableKubeProxy || isPolicyTable(t.Name) {
 			list = append(list, Chain{V6: v6, Table: t.Name})
 		}
 		for _, name := range knownChains(t.Name) {
-			if _, err := conn.ListChain(t, name); err == nil {
-				list = append(list, Chain{V6: v6, Table: t.Name, Name: name})
+			if c, err := conn.ListChain(t, name); err == nil {
+				list = append(list, Chain{V6: v6, Table: t.Name, Name: name, Untracks: t.Name == "raw" && nftUntracks(conn, c)})
 			}
 		}
 	}
 	return list, nil
 }
 
-// knownChains returns the names of the chains of kube-proxy and the kubelet that detection looks for in a table of iptables.
+// nftUntracks reports whether a chain of iptables-nft in raw exempts packets from conntrack by their source.
+func nftUntracks(conn *nftables.Conn, c *nftables.Chain) bool {
+	list, err := conn.GetRules(c.Table, c)
+	if err != nil {
+		return false
+	}
+	source := map[nftables.TableFamily]uint32{nftables.TableFamilyIPv4: 12, nftables.TableFamilyIPv6: 8}[c.Table.Family] // its offset in the header
+	return slices.ContainsFunc(list, func(r *nftables.Rule) bool {
+		from, untracked := false, false
+		for _, e := range r.Exprs {
+			switch e := e.(type) {
+			case *expr.Payload:
+				from = from || e.Base == expr.PayloadBaseNetworkHeader && e.Offset == source
+			case *expr.Notrack:
+				untracked = true
+			case *expr.Target:
+				data, ok := e.Info.(*xt.Unknown)
+				untracked = untracked || ok && e.Name == targetCT && isNotrack(*data)
+			}
+		}
+		return from && untracked
+	})
+}
+
+// knownChains returns the names of the chains that detection looks for in a table of iptables: of kube-proxy, the kubelet, policy
+// engines and Cilium.
 func knownChains(table string) []string {
 	switch table {
 	case "nat":
 		return []string{chainServices}
 	case "mangle":
 		return []string{chainHint, chainCanary}
+	case "filter":
+		return []string{chainKubeRouter, chainCalico}
+	case "raw":
+		return untrackingChains()
 	}
 	return nil
 }

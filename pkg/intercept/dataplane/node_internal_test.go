@@ -129,8 +129,51 @@ func TestLookAtKernel(t *testing.T) {
 			want: Found{Proxy: NFTables, Backend: BackendNFTables, Evidence: []string{"table kube-proxy of nftables for IPv4"}},
 		},
 		{name: "IPVS", link: "kube-ipvs0", want: Found{Proxy: IPVS, Backend: BackendIPTablesNFT, Evidence: []string{"link kube-ipvs0"}}},
-		{name: "Cilium", link: "cilium_host", want: Found{Proxy: Cilium, Early: true, Backend: BackendNFTables, Evidence: []string{"link cilium_host"}}},
-		{name: "Calico", link: "bpfin.cali", want: Found{Proxy: Calico, Early: true, Backend: BackendNFTables, Evidence: []string{"link bpfin.cali"}}},
+		{
+			name: "Cilium", link: "cilium_host",
+			want: Found{Proxy: Cilium, Early: true, Backend: BackendNFTables, Evidence: []string{"link cilium_host"}, Policies: []string{"Cilium"}},
+		},
+		{
+			name: "Cilium's rules for its proxy only", programs: []string{"iptables-nft"}, link: "cilium_host",
+			set: ciliumRaw("iptables-nft",
+				"-m mark --mark 0x200/0xf00 -m comment --comment cilium:_NOTRACK_for_proxy_traffic -j CT --notrack",
+				"-p udp -m udp --dport 8472 -j CT --notrack", "-s 10.0.0.0/8 -j ACCEPT", "-s 10.0.0.0/8 -j CT --zone 7"),
+			want: Found{Proxy: Cilium, Early: true, Backend: BackendNFTables, Evidence: []string{"link cilium_host"}, Policies: []string{"Cilium"}},
+		},
+		{
+			name: "Cilium without conntrack for pods, iptables-nft", programs: []string{"iptables-nft"}, link: "cilium_host",
+			set: ciliumRaw("iptables-nft", "-d 10.0.0.0/11 -j CT --notrack", "-s 10.0.0.0/11 -m comment --comment cilium:_NOTRACK_for_pod_traffic -j CT --notrack"),
+			want: Found{
+				Proxy: Cilium, Early: true, Backend: BackendNFTables, Evidence: []string{"link cilium_host"}, Policies: []string{"Cilium"},
+				Untracked: []string{"iptables-nft for IPv4"},
+			},
+		},
+		{
+			name: "Cilium without conntrack for pods, iptables-legacy", programs: []string{"iptables-legacy", "ip6tables-legacy"}, link: "cilium_host",
+			set: slices.Concat(
+				ciliumRaw("iptables-legacy", "-p udp -m udp --dport 8472 -j CT --notrack", "-s 10.0.0.0/11 -j CT --notrack"),
+				ciliumRaw("ip6tables-legacy", "-s fd00::a -p udp -m udp --sport 53 -j CT --notrack")),
+			want: Found{
+				Proxy: Cilium, Early: true, Backend: BackendNFTables, Evidence: []string{"link cilium_host"}, Policies: []string{"Cilium"},
+				Untracked: []string{"iptables-legacy for IPv4 and IPv6"},
+			},
+		},
+		{
+			name: "Cilium with other rules in iptables-legacy", programs: []string{"iptables-legacy"}, link: "cilium_host",
+			set:  ciliumRaw("iptables-legacy", "-m mark --mark 0x200/0xf00 -j CT --notrack", "-s 10.0.0.0/11 -j CT --zone 7", "-d 10.0.0.0/11 -j CT --notrack"),
+			want: Found{Proxy: Cilium, Early: true, Backend: BackendNFTables, Evidence: []string{"link cilium_host"}, Policies: []string{"Cilium"}},
+		},
+		{
+			name: "Calico", link: "bpfin.cali",
+			want: Found{Proxy: Calico, Early: true, Backend: BackendNFTables, Evidence: []string{"link bpfin.cali"}, Policies: []string{"Calico"}},
+		},
+		{
+			name: "policy engines", programs: []string{"iptables-nft", "iptables-legacy", "nft"},
+			set: [][]string{
+				{"iptables-nft", "-N", "KUBE-ROUTER-INPUT"}, {"iptables-legacy", "-N", "cali-INPUT"}, {"nft", "add table inet kube-network-policies"},
+			},
+			want: Found{Proxy: None, Backend: BackendNFTables, Policies: []string{"Calico", "kube-network-policies", "kube-router"}},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -160,6 +203,15 @@ func TestLookAtKernel(t *testing.T) {
 			})
 		})
 	}
+}
+
+// ciliumRaw returns commands that add Cilium's chain in raw with these rules.
+func ciliumRaw(program string, rules ...string) [][]string {
+	list := [][]string{{program, "-t", "raw", "-N", "CILIUM_PRE_raw"}}
+	for _, r := range rules {
+		list = append(list, append([]string{program, "-t", "raw", "-A", "CILIUM_PRE_raw"}, strings.Fields(r)...))
+	}
+	return list
 }
 
 func TestOnCilium(t *testing.T) {
