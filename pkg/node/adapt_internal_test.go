@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/nodecache/node-cache/internal/assert"
-	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
 	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
@@ -25,8 +24,7 @@ func (h *changingHost) OnCilium() (bool, error) { return h.cilium, h.err }
 func TestAdapt(t *testing.T) {
 	t.Parallel()
 	host := &changingHost{cilium: true}
-	n := &Node{cfg: Config{Host: host}, log: slog.New(slog.DiscardHandler), dataPlane: dataplane.Found{Proxy: dataplane.IPTables}}
-	adapt := n.adapt()
+	set := adapt(host, slog.New(slog.DiscardHandler), false)
 	for _, step := range []struct {
 		name   string
 		cilium bool
@@ -40,7 +38,7 @@ func TestAdapt(t *testing.T) {
 	} {
 		host.cilium, host.err = step.cilium, step.err
 		r := rules.Rules{Track: !step.want}
-		adapt(t.Context(), &r)
+		set(t.Context(), &r)
 		assert.Same(t, step.name, rules.Rules{Track: step.want, MarkHost: step.want}, r)
 	}
 }

@@ -301,7 +301,7 @@ func (n *Node) newKeeper(ctx context.Context, now Target) (*intercept.Keeper, er
 	prober := &intercept.Prober{Port: r.Port, Token: n.cfg.Token, Dial: n.cfg.Host.SelfQueryDialer()}
 	keeper, err := intercept.New(intercept.Config{
 		Backend: backend, Rules: r, Lease: n.config.Intercept.Lease, Renew: min(renewInterval, n.config.Intercept.Lease/minRenewals),
-		AwaitLease: n.leaseWait, Predecessors: n.predecessors, Probe: prober.Probe, Busy: n.cfg.LongestBatch, Adapt: n.adapt(),
+		AwaitLease: n.leaseWait, Predecessors: n.predecessors, Probe: prober.Probe, Busy: n.cfg.LongestBatch, Adapt: adapt(n.cfg.Host, n.log, n.dataPlane.Proxy == dataplane.Cilium),
 		Log: n.log, Now: time.Now,
 	})
 	if err != nil {
@@ -317,16 +317,16 @@ func (n *Node) newKeeper(ctx context.Context, now Target) (*intercept.Keeper, er
 	return keeper, nil
 }
 
-// adapt returns the function that asks the rules for what the data plane needs now: Cilium may come or go while the agent runs.
-func (n *Node) adapt() func(ctx context.Context, r *rules.Rules) {
-	cilium := n.dataPlane.Proxy == dataplane.Cilium
+// adapt returns the function that sets in the rules what the data plane needs now: Cilium may come or go while the agent runs.
+// cilium is whether it was there at the start.
+func adapt(host Host, log *slog.Logger, cilium bool) func(ctx context.Context, r *rules.Rules) {
 	return func(ctx context.Context, r *rules.Rules) {
-		now, err := n.cfg.Host.OnCilium()
+		now, err := host.OnCilium()
 		switch {
 		case err != nil:
-			n.log.DebugContext(ctx, "data plane not read", "err", err) // what was known holds
+			log.DebugContext(ctx, "data plane not read", "err", err) // what was known holds
 		case now != cilium:
-			n.log.InfoContext(ctx, "data plane changed", "cilium", now)
+			log.InfoContext(ctx, "data plane changed", "cilium", now)
 			cilium = now
 		}
 		r.Track, r.MarkHost = cilium, cilium
