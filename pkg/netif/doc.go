@@ -2,8 +2,8 @@
 
 // Package netif keeps the agent's addresses on a link of the node.
 //
-// The link is a dummy. If the kernel has no dummy links, it is a bridge without ports;
-// if it has neither, the addresses are on lo. [Link.Setup] creates the link or adopts an
+// The link is a dummy. If the kernel has no dummy links, it is a bridge without ports,
+// unless [Config].NoBridge says otherwise; else the addresses are on lo. [Link.Setup] creates the link or adopts an
 // existing one. [Link.Run] checks the link on each kernel event that concerns it and
 // every [Config].Poll, and repairs it. An agent owns:
 //

@@ -31,6 +31,7 @@ type Config struct {
 	Addresses []netip.Addr     // unique, unicast, no zones
 	Owner     string           // the name of this agent, 1 to 16 of a-z0-9
 	Poll      time.Duration    // interval of checks besides those on events; 0: 10 s
+	NoBridge  func() bool      // asked by Setup: Auto uses no bridge; nil: it may
 	Log       *slog.Logger     // nil: no logs
 	Now       func() time.Time // nil: time.Now
 }

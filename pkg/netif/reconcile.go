@@ -91,7 +91,19 @@ func (p *pass) ensureLink() error {
 	if err != nil {
 		return fmt.Errorf("reading link %s: %w", p.config.Name, err)
 	}
+	if _, ours := ownerOf(dev.alias); ours && dev.kind == Bridge && p.noBridge() {
+		p.reason = bridgeRefused // removeLeftovers removes the bridge once lo has the addresses
+		return p.useLoopback()
+	}
 	return p.adopt(dev)
+}
+
+// bridgeRefused is why a bridge is not used.
+const bridgeRefused = "bridge: the data plane takes its addresses for another network's"
+
+// noBridge reports whether this pass chooses the kind of link, and must not choose a bridge.
+func (p *pass) noBridge() bool {
+	return p.takeOver && p.config.Kind == Auto && p.config.NoBridge != nil && p.config.NoBridge()
 }
 
 // currentKind returns the kind of the link that a pass without takeOver keeps; empty: none yet.
@@ -125,6 +137,10 @@ func (p *pass) createLink() error {
 		if kind == Loopback {
 			p.reason = strings.Join(reasons, "; ")
 			return p.useLoopback()
+		}
+		if kind == Bridge && p.noBridge() {
+			reasons = append(reasons, bridgeRefused)
+			continue
 		}
 		err := p.k.createLink(p.config.Name, kind)
 		if errors.Is(err, errExists) { // another program was faster: treat its link like an existing one

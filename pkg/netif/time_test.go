@@ -25,20 +25,23 @@ func TestAutoUsesFirstSupportedKind(t *testing.T) {
 	t.Parallel()
 	lack := "this kernel does not support it"
 	for _, c := range []struct {
-		name   string
-		lacks  []Kind
-		kind   Kind
-		reason string
+		name     string
+		lacks    []Kind
+		noBridge bool
+		kind     Kind
+		reason   string
 	}{
 		{name: "all", kind: "dummy"},
 		{name: "no dummy", lacks: []Kind{Dummy}, kind: "bridge", reason: "dummy: " + lack},
+		{name: "no bridge wanted", noBridge: true, kind: "dummy"},
+		{name: "no dummy and no bridge wanted", noBridge: true, lacks: []Kind{Dummy}, kind: "lo", reason: "dummy: " + lack + "; " + bridgeRefused},
 		{name: "neither", lacks: []Kind{Dummy, Bridge}, kind: "lo", reason: "dummy: " + lack + "; bridge: " + lack},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			inVirtualTime(t, newFake(c.lacks...), func(g *harness, _ *fakeKernel) {
 				config := g.config("one")
-				config.Kind = Auto
+				config.Kind, config.NoBridge = Auto, func() bool { return c.noBridge }
 				l := g.setup(config)
 				want := Stats{Name: l.linkName(), Kind: c.kind, Reason: c.reason, Held: addrs, Missing: []string{}, Duplicates: []string{}}
 				if d := diff(want, l.Stats()); d != "" {
@@ -50,6 +53,35 @@ func TestAutoUsesFirstSupportedKind(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestBridgeIsLeft: a predecessor used a bridge, and now none is wanted. The addresses move to lo.
+func TestBridgeIsLeft(t *testing.T) {
+	t.Parallel()
+	inVirtualTime(t, newFake(Dummy), func(g *harness, _ *fakeKernel) {
+		config := g.config("one")
+		config.Kind = Auto
+		old := g.setup(config)
+		if _, err := g.node.link(linkName); err != nil {
+			g.Fatal(err)
+		}
+		config.Owner, config.NoBridge = "two", func() bool { return true }
+		l := g.setup(config)
+		if s := l.Stats(); s.Kind != Loopback || s.Reason != bridgeRefused || !g.complete("lo") {
+			g.Errorf("after the move: %+v\n%s", s, g.snapshot())
+		}
+		if _, err := g.node.link(linkName); !errors.Is(err, errNoLink) {
+			g.Errorf("the bridge is still there: %v", err)
+		}
+		if old.Stats().Kind != Bridge {
+			g.Errorf("the predecessor's link was a %s", old.Stats().Kind)
+		}
+		configured := g.config("three")
+		configured.Kind, configured.NoBridge = Bridge, func() bool { return true }
+		if s := g.setup(configured).Stats(); s.Kind != Bridge {
+			g.Errorf("a configured kind gives way: %+v", s)
+		}
+	})
 }
 
 func TestUnsupportedKind(t *testing.T) {

@@ -101,6 +101,8 @@ func New(c Config) (*Node, error) {
 	n.link, err = c.Host.NewLink(netif.Config{
 		Name: n.config.Interface.Name, Kind: netif.Kind(n.config.Interface.Kind), Addresses: n.config.Listen.Addresses,
 		Owner: c.Token, Log: c.Log, Now: time.Now,
+		// Cilium takes addresses on lo and on a dummy for the node's, and those on a bridge for those of the world.
+		NoBridge: func() bool { on, err := c.Host.OnCilium(); return on && err == nil },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("interface: %w", err)
