@@ -24,7 +24,7 @@ func Examine(c Config, f Facts) Report {
 		checks []func()
 	}{
 		{"This node", []func(){
-			e.checkCapabilities, e.checkDataPlane, e.checkLinks, e.checkListeners, e.checkStatus, e.checkLeases, e.checkConntrackTable,
+			e.checkCapabilities, e.checkDataPlane, func() { checkCilium(&e) }, e.checkLinks, e.checkListeners, e.checkStatus, e.checkLeases, e.checkConntrackTable,
 			func() { checkKernel(&e) },
 		}},
 		{"Asked from the node", []func(){e.checkOwnSockets, e.checkNode}},
@@ -215,7 +215,7 @@ func (e *checker) checkDataPlane() {
 			p.Early && e.Intercept && e.Rules.Mode == rules.Transparent, Fail, what + ". " + p.Note,
 			"use intercept.mode: link-local, or the data plane's own redirection to a node-local DNS",
 		},
-		row{p.Note != "" && e.Intercept, Warn, what, p.Note},
+		row{p.Note != "" && e.Intercept && p.Proxy != dataplane.Cilium, Warn, what, p.Note}, // checkCilium says more
 		row{true, OK, what, ""})
 }
 

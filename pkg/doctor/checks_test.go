@@ -35,6 +35,49 @@ func TestChecks(t *testing.T) {
 		{name: "a data plane before netfilter leaves link-local mode alone", change: func(_ *doctor.Config, f *doctor.Facts) {
 			f.DataPlane = dataplane.Found{Proxy: dataplane.Calico, Early: true, Note: "Link-local can.", Backend: "nftables", Reason: "it needs no program"}
 		}},
+		{name: "Cilium from a pod", change: onCilium(func(*doctor.Facts) {})},
+		{name: "Cilium 1.15 with BPF host routing", change: onCilium(func(f *doctor.Facts) {
+			f.Cilium = seenCilium("1.15.19", "kube-proxy-replacement", "true", "enable-bpf-masquerade", "true", "enable-host-firewall", "true")
+			f.Cilium.Local = map[netip.Addr]bool{local4: false}
+		})},
+		{name: "Cilium 1.15 with BPF host routing and the option, whose map cannot be read", change: onCilium(func(f *doctor.Facts) {
+			f.Cilium = seenCilium("1.15.19", "kube-proxy-replacement", "strict", "enable-bpf-masquerade", "true", "local-max-addr-scope", "254")
+			f.Cilium.LocalErr = errSeen
+		})},
+		{name: "Cilium 1.15 with BPF host routing, whose map cannot be read", change: onCilium(func(f *doctor.Facts) {
+			f.Cilium = seenCilium("1.15.19", "kube-proxy-replacement", "true", "enable-bpf-masquerade", "true")
+			f.Cilium.LocalErr = errSeen
+		})},
+		{name: "Cilium 1.17 with legacy host routing, whose map cannot be read", change: onCilium(func(f *doctor.Facts) {
+			f.Cilium, f.DataPlane.Tunnel = seenCilium("1.17.3"), "cilium_vxlan"
+			f.Cilium.LocalErr = errSeen
+		})},
+		{name: "Cilium 1.15 with legacy host routing", change: onCilium(func(f *doctor.Facts) {
+			f.Cilium = seenCilium("1.15.19", "enable-ipv6", "true")
+			f.Cilium.Local = map[netip.Addr]bool{local4: false, local6: true}
+		})},
+		{name: "Cilium 1.18, whose map cannot be read", change: onCilium(func(f *doctor.Facts) {
+			f.Cilium = seenCilium("1.18.0")
+			f.Cilium.LocalErr = errSeen
+		})},
+		{name: "Cilium 1.20 without conntrack for pods", change: onCilium(func(f *doctor.Facts) {
+			f.Cilium, f.DataPlane.Untracked = seenCilium("1.20.2"), []string{"iptables-nft for IPv4"}
+			f.Cilium.LocalErr = errSeen
+		})},
+		{name: "a map of Cilium without its process", change: onCilium(func(f *doctor.Facts) {
+			f.Cilium = doctor.Cilium{Local: map[netip.Addr]bool{local4: false}}
+		})},
+		{name: "a process of Cilium that cannot be read", change: onCilium(func(f *doctor.Facts) { f.Cilium.Err = errSeen })},
+		{name: "Cilium, whose rules cannot be read", change: onCilium(func(f *doctor.Facts) {
+			f.DataPlane.Evidence = append(f.DataPlane.Evidence, "cannot read nftables: operation not permitted")
+		})},
+		{name: "Cilium with the other variant of iptables", change: onCilium(func(f *doctor.Facts) {
+			f.DataPlane.Untracked, f.Backends[0].Backend = []string{"iptables-legacy for IPv4"}, "iptables-nft"
+		})},
+		{name: "Cilium with a bridge", change: onCilium(func(f *doctor.Facts) { f.Addresses[0].Kind = "bridge" })},
+		{name: "policy engines", change: func(_ *doctor.Config, f *doctor.Facts) {
+			f.DataPlane.Policies = []string{"kube-network-policies", "kube-router"}
+		}},
 		{name: "no data plane and a backend of one's own", change: func(c *doctor.Config, f *doctor.Facts) {
 			c.Backend, f.DataPlane = "nftables", dataplane.Found{}
 		}},
@@ -165,4 +208,24 @@ func lines(r doctor.Report) []string {
 		lines = append(lines, l.Verdict.String()+" "+l.Check+": "+l.What)
 	}
 	return lines
+}
+
+// onCilium returns a change of the facts to those of a node with Cilium, of which a pod sees the links and the rules only.
+func onCilium(change func(*doctor.Facts)) func(*doctor.Config, *doctor.Facts) {
+	return func(_ *doctor.Config, f *doctor.Facts) {
+		f.DataPlane = dataplane.Found{
+			Proxy: dataplane.Cilium, Early: true, Note: "Link-local can.", Evidence: []string{"link cilium_host"}, Backend: "nftables", Reason: "it needs no program",
+		}
+		f.Cilium.LocalErr = errors.New("opening Cilium's map of endpoints: no such file or directory")
+		change(f)
+	}
+}
+
+// seenCilium returns the facts of a process with these options.
+func seenCilium(version string, options ...string) doctor.Cilium {
+	c := doctor.Cilium{Seen: true, Version: version, Options: map[string]string{}}
+	for i := 0; i < len(options); i += 2 {
+		c.Options[options[i]] = options[i+1]
+	}
+	return c
 }

@@ -63,6 +63,7 @@ type Facts struct {
 
 	DataPlane    dataplane.Found
 	DataPlaneErr error
+	Cilium       Cilium // if it is the data plane
 
 	KernelHook string // where the kernel can attach the programs that answer hits: "tcx" or "clsact"
 	KernelErr  error
@@ -134,18 +135,21 @@ func collect(ctx context.Context, c *Config) Facts {
 	if c.Admin.IsValid() {
 		f.Status, f.StatusErr = status(ctx, c)
 	}
-	f.readProcesses(ctx, c.Command)
+	f.readProcesses(ctx, c)
 	f.ask(ctx, c)
 	return f
 }
 
-// readProcesses reads the kubelet and the pods. Pods cannot delay it for longer than filesTimeout.
-func (f *Facts) readProcesses(ctx context.Context, command []string) {
+// readProcesses reads the kubelet, Cilium and the pods. Pods cannot delay it for longer than filesTimeout.
+func (f *Facts) readProcesses(ctx context.Context, c *Config) {
 	ctx, cancel := context.WithTimeout(ctx, filesTimeout)
 	defer cancel()
-	files := fileReader{command: command}
+	files := fileReader{command: c.Command}
 	defer files.close()
 	f.Kubelet = readKubelet(ctx, procDir, selfDir, files.read)
+	if f.DataPlane.Proxy == dataplane.Cilium {
+		f.Cilium = readCilium(ctx, procDir, selfDir, c.Rules.Addresses, files.read)
+	}
 	f.Pods, f.PodsErr = podResolvers(ctx, procDir, selfDir, files.read)
 }
 

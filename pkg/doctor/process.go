@@ -64,7 +64,16 @@ func readKubelet(ctx context.Context, proc, self string, read readFunc) (k Kubel
 // inNode reports whether the process with the folder p runs as root in the node's namespaces. Those are the namespaces of
 // this process, except for the mount namespace: this process may be in a container, so process 1 has the node's.
 func inNode(p, proc, self string) (bool, error) {
-	for _, kind := range []string{"ns/net", "ns/pid", "ns/user", "ns/mnt"} {
+	return inNamespaces(p, proc, self, "ns/net", "ns/pid", "ns/user", "ns/mnt")
+}
+
+// inNodeNetwork reports whether the process with the folder p runs as root in the node's network, maybe in a container.
+func inNodeNetwork(p, self string) (bool, error) {
+	return inNamespaces(p, "", self, "ns/net", "ns/user")
+}
+
+func inNamespaces(p, proc, self string, kinds ...string) (bool, error) {
+	for _, kind := range kinds {
 		of := self
 		if kind == "ns/mnt" {
 			of = filepath.Join(proc, "1")

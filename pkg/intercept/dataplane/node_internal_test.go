@@ -8,7 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -306,6 +309,40 @@ func TestSocketPrograms(t *testing.T) {
 	assert.NoError(t, err)
 	if want := append(slices.Clone(before), "cil_sock4_connec"[:15]); !cmp.Equal(want, after) {
 		t.Errorf("programs of the cgroup below: %q, want %q", after, want)
+	}
+}
+
+// TestLocalIn fills a map as Cilium's.
+func TestLocalIn(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root may make maps")
+	}
+	key := func(family byte, addr ...byte) []byte {
+		return append(append(addr, make([]byte, 16-len(addr))...), family, 0, 0, 0)
+	}
+	host, pod := make([]byte, 48), make([]byte, 48)
+	host[8], pod[0], pod[6] = 1, 7, 9
+	six := netip.MustParseAddr("fd00::a")
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 20, ValueSize: 48, MaxEntries: 8})
+	if err != nil {
+		t.Skipf("no map can be made: %v", err)
+	}
+	defer func() { _ = m.Close() }()
+	assert.NoError(t, errors.Join(m.Put(key(1, 169, 254, 20, 10), host), m.Put(key(1, 10, 0, 0, 1), pod), m.Put(key(2, six.AsSlice()...), host)))
+	want := map[netip.Addr]bool{netip.MustParseAddr("169.254.20.10"): true, six: true, netip.MustParseAddr("10.0.0.1"): false, netip.MustParseAddr("10.0.0.2"): false}
+	got, err := localIn(m, slices.Collect(maps.Keys(want)))
+	assert.NoError(t, err)
+	assert.Same(t, "local", want, got)
+
+	other, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 24, ValueSize: 48, MaxEntries: 8})
+	assert.NoError(t, err)
+	defer func() { _ = other.Close() }()
+	if _, err := localIn(other, nil); err == nil || !strings.Contains(err.Error(), "another layout") {
+		t.Errorf("a map of another layout: %v", err)
+	}
+	if _, err := CiliumLocal(t.TempDir(), nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no map: %v, want %v", err, fs.ErrNotExist)
 	}
 }
 
