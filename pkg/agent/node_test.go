@@ -88,6 +88,10 @@ func (h *fakeHost) DetectDataPlane(context.Context) (dataplane.Found, error) { r
 
 func (h *fakeHost) OnCilium() (bool, error) { return h.found.Proxy == dataplane.Cilium, nil }
 
+func (h *fakeHost) CiliumLocal([]netip.Addr) (map[netip.Addr]bool, error) {
+	return nil, errors.ErrUnsupported
+}
+
 func (h *fakeHost) OpenBackend(name string, _ *slog.Logger) (intercept.Backend, error) {
 	if f := h.others[name]; f != nil {
 		return f.Open(), nil

@@ -27,7 +27,8 @@ import (
 type Host interface {
 	MissingCapabilities() []string // names of the capabilities that a node needs and this process lacks
 	DetectDataPlane(ctx context.Context) (dataplane.Found, error)
-	OnCilium() (bool, error) // see [dataplane.OnCilium]
+	OnCilium() (bool, error)                                     // see [dataplane.OnCilium]
+	CiliumLocal(addrs []netip.Addr) (map[netip.Addr]bool, error) // see [dataplane.CiliumLocal]
 	OpenBackend(name string, log *slog.Logger) (intercept.Backend, error)
 	MayHaveRules(name string) bool // reports whether the kernel may hold rules of the backend called name
 	NewLink(c netif.Config) (Link, error)
@@ -55,6 +56,11 @@ func (LocalHost) DetectDataPlane(ctx context.Context) (dataplane.Found, error) {
 
 // OnCilium reports whether Cilium is this host's data plane.
 func (LocalHost) OnCilium() (bool, error) { return dataplane.OnCilium() }
+
+// CiliumLocal reports for each address whether Cilium takes it for one of this host.
+func (LocalHost) CiliumLocal(addrs []netip.Addr) (map[netip.Addr]bool, error) {
+	return dataplane.CiliumLocal("", addrs)
+}
 
 // usable returns an error if a backend cannot be used here.
 func usable(name string) error {

@@ -70,6 +70,7 @@ type Node struct {
 	link         Link              // nil: not managed
 	backend      intercept.Backend // nil: not managed
 	dataPlane    dataplane.Found   // set by Open
+	cilium       ciliumWatcher     // beside dataPlane, because it changes
 	old          oldRules          // rules that predecessors left in other backends; found by Setup
 	leaseWait    time.Duration     // how long the first rules wait for leases; 0: not at all; set by Setup and TookOver
 	predecessors []string          // tokens of the agents that handed over to this one; set by TookOver
@@ -92,7 +93,8 @@ type Node struct {
 func New(c Config) (*Node, error) {
 	n := &Node{
 		cfg: c, config: &c.Config, log: c.Log, changed: make(chan struct{}, 1),
-		old: oldRules{host: c.Host, addresses: c.Config.Listen.Addresses, log: c.Log},
+		old:    oldRules{host: c.Host, addresses: c.Config.Listen.Addresses, log: c.Log},
+		cilium: ciliumWatcher{host: c.Host, log: c.Log, now: time.Now, addresses: c.Config.Listen.Addresses},
 	}
 	if !n.config.Interface.Manage {
 		return n, nil
@@ -131,6 +133,7 @@ func (n *Node) Open(ctx context.Context) error {
 	if n.dataPlane, err = n.cfg.Host.DetectDataPlane(ctx); err != nil {
 		return fmt.Errorf("intercept: detecting the data plane: %w", err)
 	}
+	n.cilium.present = n.dataPlane.Proxy == dataplane.Cilium
 	name, why := n.dataPlane.Backend, n.dataPlane.Reason
 	switch n.config.Intercept.Backend {
 	case config.BackendNftables:
@@ -303,7 +306,7 @@ func (n *Node) newKeeper(ctx context.Context, now Target) (*intercept.Keeper, er
 	prober := &intercept.Prober{Port: r.Port, Token: n.cfg.Token, Dial: n.cfg.Host.SelfQueryDialer()}
 	keeper, err := intercept.New(intercept.Config{
 		Backend: backend, Rules: r, Lease: n.config.Intercept.Lease, Renew: min(renewInterval, n.config.Intercept.Lease/minRenewals),
-		AwaitLease: n.leaseWait, Predecessors: n.predecessors, Probe: prober.Probe, Busy: n.cfg.LongestBatch, Adapt: adapt(n.cfg.Host, n.log, n.dataPlane.Proxy == dataplane.Cilium),
+		AwaitLease: n.leaseWait, Predecessors: n.predecessors, Probe: prober.Probe, Busy: n.cfg.LongestBatch, Adapt: n.cilium.adapt,
 		Log: n.log, Now: time.Now,
 	})
 	if err != nil {
@@ -317,22 +320,6 @@ func (n *Node) newKeeper(ctx context.Context, now Target) (*intercept.Keeper, er
 		keeper.Start()
 	}
 	return keeper, nil
-}
-
-// adapt returns the function that sets in the rules what the data plane needs now: Cilium may come or go while the agent runs.
-// cilium is whether it was there at the start.
-func adapt(host Host, log *slog.Logger, cilium bool) func(ctx context.Context, r *rules.Rules) {
-	return func(ctx context.Context, r *rules.Rules) {
-		now, err := host.OnCilium()
-		switch {
-		case err != nil:
-			log.DebugContext(ctx, "data plane not read", "err", err) // what was known holds
-		case now != cilium:
-			log.InfoContext(ctx, "data plane changed", "cilium", now)
-			cilium = now
-		}
-		r.Track, r.MarkHost = cilium, cilium
-	}
 }
 
 // TargetChanged must be called when Target may return something else. It does not block.

@@ -46,6 +46,7 @@ func (n *Node) interceptStatus() *status.Intercept {
 	}
 	if n.config.Intercept.Mode == config.ModeLinkLocal {
 		s.From = n.cfg.Target().From
+		s.NotLocal = n.cilium.notLocal()
 	}
 	keeper := n.currentKeeper()
 	if keeper == nil {

@@ -348,8 +348,12 @@ func (l *problems) addLink(link *netif.Stats) {
 
 func (l *problems) addIntercept(i *Intercept, standby bool) {
 	const where = "intercept"
-	if i.Note != "" {
+	if i.Note != "" && i.Mode != config.ModeLinkLocal { // what the notes say concerns the Service's address
 		l.add(NotIntercepted, where, i.Note, "see the data planes in docs/node.md")
+	}
+	for _, a := range i.NotLocal {
+		l.add(NotIntercepted, where, fmt.Sprintf("Cilium does not take %s for an address of the node: with BPF host routing queries of pods are lost", a),
+			`set Cilium's option local-max-addr-scope: "254", or upgrade it to 1.19`).Subject = a.String()
 	}
 	switch {
 	case i.Waiting != "":

@@ -3,6 +3,7 @@
 package status
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -145,6 +146,35 @@ func TestCentralProblem(t *testing.T) {
 }
 
 // TestBlockProblems names the list and the first line that is skipped. Records of RPZ that are not supported are no problem.
+// TestDataPlaneProblems: what concerns the Service's address is no problem in mode link-local.
+func TestDataPlaneProblems(t *testing.T) {
+	t.Parallel()
+	const note = "Cilium handles packets to a Service's address before netfilter."
+	for _, tt := range []struct {
+		name string
+		i    Intercept
+		want []Problem
+	}{
+		{name: "a note, link-local", i: Intercept{Mode: config.ModeLinkLocal, Note: note}},
+		{
+			name: "a note, transparent", i: Intercept{Mode: config.ModeTransparent, Note: note},
+			want: []Problem{{Reason: NotIntercepted, Where: "intercept", What: note, Hint: "see the data planes in docs/node.md"}},
+		},
+		{
+			name: "an address that is not local to Cilium", i: Intercept{Mode: config.ModeLinkLocal, Note: note, NotLocal: []netip.Addr{netip.MustParseAddr("169.254.20.10")}},
+			want: []Problem{{
+				Reason: NotIntercepted, Where: "intercept", Subject: "169.254.20.10",
+				What: "Cilium does not take 169.254.20.10 for an address of the node: with BPF host routing queries of pods are lost",
+				Hint: `set Cilium's option local-max-addr-scope: "254", or upgrade it to 1.19`,
+			}},
+		},
+	} {
+		var got problems
+		got.addIntercept(&tt.i, false)
+		assert.Same(t, tt.name, tt.want, []Problem(got))
+	}
+}
+
 func TestBlockProblems(t *testing.T) {
 	t.Parallel()
 	s := Status{Block: &blocklist.Stats{Files: []blocklist.FileStats{

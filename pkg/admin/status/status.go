@@ -359,6 +359,7 @@ type Intercept struct {
 	Backend   string                 `json:"backend"`
 	DataPlane string                 `json:"dataPlane"` // Service implementation of the node; "none": not detected
 	Note      string                 `json:"note,omitempty"`
+	NotLocal  []netip.Addr           `json:"notLocal,omitempty"` // addresses that Cilium does not take for the node's; empty if its map is not visible
 	Leases    []intercept.LeaseStats `json:"leases"`
 	Fallback  []netip.AddrPort       `json:"fallback"`               // where queries go while no lease is held
 	From      string                 `json:"fallbackFrom,omitempty"` // intercept.fallback; empty in transparent mode
