@@ -14,7 +14,7 @@ type Interface struct {
 	// The name of the link, unless kind is `lo`.
 	Name string `yaml:"name" format:"link"`
 	// `dummy`, `bridge` (without ports), `lo` (the loopback link) or `auto`, the first of these that the kernel
-	// supports.
+	// supports. On Cilium `auto` is no bridge.
 	Kind string `yaml:"kind" words:"auto,dummy,bridge,lo"`
 }
 

@@ -124,21 +124,27 @@ func (c *Cilium) minor() (n int, ok bool) {
 
 // hostRouting describes its way to the node's addresses, as it is configured.
 func (c *Cilium) hostRouting() string {
-	on := func(name string) bool { return c.Options[name] == "true" || c.Options[name] == "strict" }
 	switch {
 	case !c.Seen:
 		return "host routing unknown"
-	case on("kube-proxy-replacement") && on("enable-bpf-masquerade") && !on("enable-host-legacy-routing"):
+	case c.on("kube-proxy-replacement") && c.on("enable-bpf-masquerade") && !c.on("enable-host-legacy-routing"):
 		return bpfRouting
 	}
 	return "legacy host routing"
+}
+
+// on reports whether a setting is on. The replacement of kube-proxy was "strict" before 1.14.
+func (c *Cilium) on(name string) bool {
+	return c.Options[name] == "true" || c.Options[name] == "strict"
 }
 
 const bpfRouting = "BPF host routing"
 
 // describe returns what is known.
 func (c *Cilium) describe(found *dataplane.Found) string {
-	parts := []string{"version unknown", "native routing", c.hostRouting(), "host firewall unknown", "no rule exempts pods from conntrack"}
+	parts := []string{
+		"version unknown", "native routing", c.hostRouting(), "host firewall unknown", "no rule exempts pods from conntrack",
+	}
 	if c.Version != "" {
 		parts[0] = "version " + c.Version
 	}
@@ -147,8 +153,13 @@ func (c *Cilium) describe(found *dataplane.Found) string {
 	}
 	if c.Seen {
 		parts[3] = "host firewall off"
-		if c.Options["enable-host-firewall"] == "true" {
+		if c.on("enable-host-firewall") {
 			parts[3] = "host firewall on"
+		}
+		if c.on("kube-proxy-replacement") {
+			parts[0] += " in place of kube-proxy"
+		} else {
+			parts[0] += " beside kube-proxy"
 		}
 	}
 	switch {
