@@ -71,6 +71,9 @@ func TestChecks(t *testing.T) {
 		{name: "Cilium, whose rules cannot be read", change: onCilium(func(f *doctor.Facts) {
 			f.DataPlane.Evidence = append(f.DataPlane.Evidence, "cannot read nftables: operation not permitted")
 		})},
+		{name: "Cilium, where programs on sockets cannot be read", change: onCilium(func(f *doctor.Facts) {
+			f.DataPlane.Evidence = append(f.DataPlane.Evidence, "cannot read the programs on sockets: operation not permitted")
+		})},
 		{name: "Cilium with the other variant of iptables", change: onCilium(func(f *doctor.Facts) {
 			f.DataPlane.Untracked, f.Backends[0].Backend = []string{"iptables-legacy for IPv4"}, "iptables-nft"
 		})},

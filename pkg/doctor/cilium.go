@@ -162,11 +162,14 @@ func (c *Cilium) describe(found *dataplane.Found) string {
 			parts[0] += " beside kube-proxy"
 		}
 	}
+	hidden := func(e string) bool {
+		return strings.HasPrefix(e, "cannot read nftables") || strings.HasPrefix(e, "cannot read iptables-legacy")
+	}
 	switch {
-	case slices.ContainsFunc(found.Evidence, func(e string) bool { return strings.HasPrefix(e, "cannot read ") }):
-		parts[4] = "whether pods are exempt from conntrack unknown"
 	case len(found.Untracked) > 0:
 		parts[4] = "pods are exempt from conntrack in " + strings.Join(found.Untracked, ", ")
+	case slices.ContainsFunc(found.Evidence, hidden):
+		parts[4] = "whether pods are exempt from conntrack unknown"
 	}
 	return strings.Join(parts, "; ")
 }
