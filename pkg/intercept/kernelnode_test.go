@@ -106,6 +106,39 @@ func TestCiliumNeedsRules(t *testing.T) {
 	}
 }
 
+// TestPodsStayUntracked: a pod whose packets are exempt from conntrack sends packets that look like replies of a fallback, but for their
+// source. They must not fill the node's table.
+func TestPodsStayUntracked(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func() (intercept.Backend, error){
+		"nftables": func() (intercept.Backend, error) { return nftables.New(slog.New(slog.DiscardHandler)) },
+		"iptables": openIptables(iptables.Nft),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			node := newKernelNode(t, open, nil)
+			node.variant = "nft"
+			n := nodeHarness{Node: node, Layout: node.Layout(), cilium: true, t: t}
+			n.AddCilium(t)
+			n.apply(n.agent(), n.linkLocal("first"))
+			for _, to := range []netip.Addr{node.hosts.Node.IPv4, node.hosts.Node.IPv6} {
+				for _, port := range []int{53, 5301} {
+					var conn net.Conn
+					assert.NoError(t, node.hosts.Pods[0].Do(func() (err error) {
+						conn, err = net.DialUDP("udp", &net.UDPAddr{Port: port}, &net.UDPAddr{IP: to.AsSlice(), Port: 9999})
+						return err
+					}))
+					_, err := conn.Write([]byte("hello"))
+					assert.NoError(t, errors.Join(err, conn.Close()))
+				}
+				if tracked := n.Tracked(t, netip.AddrPortFrom(to, 9999)); tracked > 0 {
+					t.Errorf("conntrack has %d entries of packets to %s", tracked, to)
+				}
+			}
+		})
+	}
+}
+
 // A kernelNode is a node in a real kernel, with the servers of a Node.
 type kernelNode struct {
 	hosts   *nodetest.Network
@@ -124,7 +157,6 @@ func newKernelNode(t *testing.T, open func() (intercept.Backend, error), flush [
 		Addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:20::10")},
 		Services:  []netip.Addr{nodetest.ServiceIPv4(), nodetest.ServiceIPv6()},
 		Fallbacks: []netip.AddrPort{
-			// One port: rules.Rules.Track is for replies from the ports of the current fallback.
 			netip.AddrPortFrom(up4, 5301), netip.AddrPortFrom(more4, 5301),
 			netip.AddrPortFrom(up6, 5301), netip.AddrPortFrom(more6, 5301),
 		},

@@ -131,27 +131,26 @@ func (p *planner) rawRules() []string {
 	return list
 }
 
-// trackReplies tracks replies of the fallback, also those of a removed target. Their queries are in a zone in the original
-// direction only.
+// trackReplies tracks replies of the fallback. Their queries are in a zone in the original direction only. Without the source any pod
+// could fill the conntrack table, from which its packets are exempt. So replies of a target that has just been removed are lost.
 func (p *planner) trackReplies() []string {
-	return p.perFallbackPort(func(proto string, port uint16) string {
-		return fmt.Sprintf("%s -m addrtype --dst-type LOCAL %s", from(proto, port), track)
+	return p.perTarget(func(proto string, f netip.AddrPort) string {
+		return fmt.Sprintf("-s %s %s -m addrtype --dst-type LOCAL %s", p.host(f.Addr()), from(proto, f.Port()), track)
 	})
 }
 
-// trackQueries tracks the queries of this node, because their replies look like those of the fallback.
+// trackQueries tracks the queries of this node to the fallback, because their replies look like those of the fallback.
 func (p *planner) trackQueries() []string {
-	return p.perFallbackPort(func(proto string, port uint16) string {
-		return fmt.Sprintf("%s -m addrtype --src-type LOCAL -m addrtype ! --dst-type LOCAL %s", to(proto, port), track)
+	return p.perTarget(func(proto string, f netip.AddrPort) string {
+		return fmt.Sprintf("-d %s %s -m addrtype --src-type LOCAL %s", p.host(f.Addr()), to(proto, f.Port()), track)
 	})
 }
 
-// perFallbackPort returns the result of rule for each protocol and port of the fallback.
-func (p *planner) perFallbackPort(rule func(proto string, port uint16) string) []string {
-	ports := p.FallbackPorts()
-	list := make([]string, 0, 2*len(ports))
-	for _, port := range ports {
-		list = append(list, rule("udp", port), rule("tcp", port))
+// perTarget returns the result of rule for each protocol and target of the fallback.
+func (p *planner) perTarget(rule func(proto string, f netip.AddrPort) string) []string {
+	list := make([]string, 0, 2*len(p.Fallback))
+	for _, f := range p.Fallback {
+		list = append(list, rule("udp", f), rule("tcp", f))
 	}
 	return list
 }

@@ -217,15 +217,11 @@ func track() match {
 	}
 }
 
-// local matches packets whose source or destination, as flag says, is an address of this node or, if is is false, of another host.
-func local(flag uint32, is bool) match {
-	op := expr.CmpOpNeq
-	if is {
-		op = expr.CmpOpEq
-	}
+// local matches packets whose source or destination, as flag says, is an address of this node.
+func local(flag uint32) match {
 	return match{
 		&expr.Fib{Register: register, ResultADDRTYPE: true, FlagDADDR: flag == unix.NFTA_FIB_F_DADDR, FlagSADDR: flag == unix.NFTA_FIB_F_SADDR},
-		&expr.Cmp{Op: op, Register: register, Data: binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL)},
+		equal(binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL)),
 	}
 }
 

@@ -217,7 +217,9 @@ const (
 	chainMasquerade         = "fallback-postrouting"
 	chainTrackPrerouting    = "track-prerouting"
 	chainTrackOutput        = "track-output"
-	chainTrack              = "track" // packets to the DNS port
+	chainTrackQuery         = "track-query" // packets to the DNS port
+	chainTrackOwn           = "track-own"   // packets of this node to a port of the fallback
+	chainTrackReply         = "track-reply" // packets from a port of the fallback
 	chainMark               = "mark"
 	chainInput              = "input"
 )
@@ -280,26 +282,35 @@ func addFallbackRules(tx *batch, f family, r *rules.Rules) {
 
 // addTrackRules has conntrack track all packets to and from the fallback, whatever later rules of priority raw say: the kernel
 // ignores notrack for a packet that has a template. The template is that of the default zone, so flows that are tracked anyway stay
-// as they are. Replies are matched without their source, because those of a removed target still arrive. The queries of this node
-// are tracked for the sake of their replies, which look the same. Every packet of the node passes the base chains, so they match
-// ports first.
+// as they are. The queries of this node to a target are tracked for the sake of their replies, which look like those of the fallback.
+//
+// Replies are matched by their source. Otherwise any pod could fill the conntrack table, from which its packets are exempt. So those of
+// a target that has just been removed are lost.
+//
+// Every packet of the node passes the base chains, so they match ports only.
 func addTrackRules(tx *batch, r *rules.Rules) {
-	tx.chain(chainTrack)
+	for _, chain := range []string{chainTrackQuery, chainTrackOwn, chainTrackReply} {
+		tx.chain(chain)
+	}
 	tx.baseChain(chainTrackPrerouting, "filter", unix.NF_INET_PRE_ROUTING, priorityTrack)
 	tx.baseChain(chainTrackOutput, "filter", unix.NF_INET_LOCAL_OUT, priorityTrack)
 	for _, chain := range []string{chainTrackPrerouting, chainTrackOutput} {
-		tx.rule(chain, "queries", udpTo(r.Port), jumpTo(chainTrack))
-		tx.rule(chain, "queries", tcpTo(r.Port), jumpTo(chainTrack))
+		tx.rule(chain, "queries", udpTo(r.Port), jumpTo(chainTrackQuery))
+		tx.rule(chain, "queries", tcpTo(r.Port), jumpTo(chainTrackQuery))
 	}
 	for _, port := range r.FallbackPorts() {
-		tx.rule(chainTrackPrerouting, "replies to this node", udpFrom(port), tracked(), local(unix.NFTA_FIB_F_DADDR, true), track())
-		tx.rule(chainTrackPrerouting, "replies to this node", tcpFrom(port), tracked(), local(unix.NFTA_FIB_F_DADDR, true), track())
-		tx.rule(chainTrackOutput, "queries of this node", udpTo(port), local(unix.NFTA_FIB_F_SADDR, true), local(unix.NFTA_FIB_F_DADDR, false), track())
-		tx.rule(chainTrackOutput, "queries of this node", tcpTo(port), local(unix.NFTA_FIB_F_SADDR, true), local(unix.NFTA_FIB_F_DADDR, false), track())
+		tx.rule(chainTrackPrerouting, "replies", udpFrom(port), jumpTo(chainTrackReply))
+		tx.rule(chainTrackPrerouting, "replies", tcpFrom(port), jumpTo(chainTrackReply))
+		tx.rule(chainTrackOutput, "queries of this node", udpTo(port), jumpTo(chainTrackOwn))
+		tx.rule(chainTrackOutput, "queries of this node", tcpTo(port), jumpTo(chainTrackOwn))
 	}
 	for f, part := range parts(r) {
 		for _, a := range part.Addresses {
-			tx.rule(chainTrack, "not leased", f.is(), f.to(a), tracked(), marked(false), track())
+			tx.rule(chainTrackQuery, "not leased", f.is(), f.to(a), tracked(), marked(false), track())
+		}
+		for _, t := range part.Fallback {
+			tx.rule(chainTrackReply, "to this node", f.is(), f.from(t.Addr()), tracked(), local(unix.NFTA_FIB_F_DADDR), track())
+			tx.rule(chainTrackOwn, "of this node", f.is(), f.to(t.Addr()), tracked(), local(unix.NFTA_FIB_F_SADDR), track())
 		}
 	}
 }

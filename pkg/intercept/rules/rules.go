@@ -50,7 +50,7 @@ type Rules struct {
 	Fallback  []netip.AddrPort // LinkLocal: queries go here while the lease is not held; unique; empty: no rule redirects them
 
 	// What the data plane of the node needs, in LinkLocal with a Fallback. Neither changes who answers.
-	Track    bool // conntrack tracks packets to and from the fallback, also where rules of priority raw exempt the pods' packets; of replies, those from FallbackPorts
+	Track    bool // conntrack tracks packets to and from the fallback, also where rules of priority raw exempt the pods' packets
 	MarkHost bool // packets to the fallback leave with HostMark
 }
 
