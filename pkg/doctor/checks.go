@@ -213,7 +213,7 @@ func (e *checker) checkDataPlane() {
 		},
 		row{
 			p.Early && e.Intercept && e.Rules.Mode == rules.Transparent, Fail, what + ". " + p.Note,
-			"use intercept.mode: link-local, or the data plane's own redirection to a node-local DNS",
+			"use intercept.mode: link-local, or the data plane's own redirection to a node-local DNS; for Cilium daemonset/overlays/cilium",
 		},
 		row{p.Note != "" && e.Intercept && p.Proxy != dataplane.Cilium, Warn, what, p.Note}, // checkCilium says more
 		row{true, OK, what, ""})

@@ -37,7 +37,11 @@ func earlyNote(p Proxy) string {
 	who := map[Proxy]string{
 		Cilium: "Cilium handles", Calico: "Calico's eBPF data plane handles", OVS: "Open vSwitch handles", EBPF: "An eBPF program on the sockets of this node handles",
 	}[p]
-	return who + " packets to a Service's address before netfilter: transparent interception cannot work here. Link-local can, if network policies let pods reach the node."
+	note := who + " packets to a Service's address before netfilter: transparent interception cannot work here. Link-local can, if network policies let pods reach the node."
+	if p == Cilium {
+		note += " So can daemonset/overlays/cilium, a Local Redirect Policy."
+	}
+	return note
 }
 
 // add adds evidence of a data plane. The first call decides which data plane it is.
