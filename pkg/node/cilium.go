@@ -72,3 +72,10 @@ func (w *ciliumWatcher) notLocal() []netip.Addr {
 	}
 	return slices.Clone(w.foreign)
 }
+
+// on reports whether Cilium is there.
+func (w *ciliumWatcher) on() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.present
+}

@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
+	"github.com/nodecache/node-cache/pkg/intercept/intercepttest"
 	"github.com/nodecache/node-cache/pkg/intercept/rules"
 	"github.com/nodecache/node-cache/pkg/netif"
 )
@@ -82,6 +84,24 @@ func TestAdapt(t *testing.T) {
 		r := rules.Rules{Track: !step.want}
 		w.adapt(t.Context(), &r)
 		assert.Same(t, step.name, rules.Rules{Track: step.want, MarkHost: step.want}, r)
+	}
+}
+
+// TestCiliumAfterStart: the status names the data plane that came later, and in mode transparent a problem follows from the note.
+func TestCiliumAfterStart(t *testing.T) {
+	t.Parallel()
+	host := &changingHost{}
+	cfg := Config{Host: host, Log: slog.New(slog.DiscardHandler), Target: func() Target { return Target{} }}
+	n, err := New(cfg)
+	assert.NoError(t, err)
+	n.backend, n.dataPlane = intercepttest.NewFake(time.Now).Open(), dataplane.Found{Proxy: dataplane.IPTables}
+	for _, on := range []bool{false, true, false} {
+		host.cilium = on
+		n.cilium.adapt(t.Context(), &rules.Rules{})
+		s := n.interceptStatus()
+		if (s.DataPlane == "cilium") != on || (s.Note != "") != on {
+			t.Errorf("with Cilium: %t: data plane %s, note %q", on, s.DataPlane, s.Note)
+		}
 	}
 }
 

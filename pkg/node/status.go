@@ -12,6 +12,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
 	"github.com/nodecache/node-cache/pkg/netif"
 )
 
@@ -43,6 +44,9 @@ func (n *Node) interceptStatus() *status.Intercept {
 	s := &status.Intercept{
 		Mode: n.config.Intercept.Mode, Backend: n.backend.String(), DataPlane: cmp.Or(string(n.dataPlane.Proxy), "none"),
 		Note: n.dataPlane.Note, Leases: []intercept.LeaseStats{}, Fallback: []netip.AddrPort{},
+	}
+	if n.cilium.on() && n.dataPlane.Proxy != dataplane.Cilium { // it came after the start
+		s.DataPlane, s.Note = string(dataplane.Cilium), dataplane.CiliumNote()
 	}
 	if n.config.Intercept.Mode == config.ModeLinkLocal {
 		s.From = n.cfg.Target().From

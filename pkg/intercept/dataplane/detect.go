@@ -33,6 +33,9 @@ func detect(t Traces) Found {
 	return f
 }
 
+// CiliumNote is the note of a node with Cilium.
+func CiliumNote() string { return earlyNote(Cilium) }
+
 func earlyNote(p Proxy) string {
 	who := map[Proxy]string{
 		Cilium: "Cilium handles", Calico: "Calico's eBPF data plane handles", OVS: "Open vSwitch handles", EBPF: "An eBPF program on the sockets of this node handles",
