@@ -25,15 +25,32 @@ const applyAttempts = 5
 func (b *Backend) Apply(ctx context.Context, r rules.Rules) (changed bool, err error) {
 	b.applyMu.Lock()
 	defer b.applyMu.Unlock()
+	r.Track = r.Track && !b.trackless
+	changed, err = b.apply(ctx, &r)
+	if err == nil || !r.Track || ctx.Err() != nil {
+		return changed, err
+	}
+	// The kernel may lack an option that only these rules need, NFT_FIB_INET or NF_CONNTRACK_ZONES. The others must not go with them.
+	r.Track = false
+	changed, without := b.apply(ctx, &r)
+	if without != nil {
+		return changed, err
+	}
+	b.trackless = true
+	b.log.WarnContext(ctx, "rules against exemption from conntrack not supported: with them the fallback may not answer", "err", err)
+	return changed, nil
+}
+
+func (b *Backend) apply(ctx context.Context, r *rules.Rules) (changed bool, err error) {
 	for range applyAttempts {
 		if err := ctx.Err(); err != nil {
 			return false, err
 		}
 		var intact bool
-		if intact, err = b.upToDate(&r); err != nil || intact {
+		if intact, err = b.upToDate(r); err != nil || intact {
 			return false, err
 		}
-		if err = b.write(ctx, &r); err == nil {
+		if err = b.write(ctx, r); err == nil {
 			return true, nil
 		}
 		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EBUSY) {
@@ -135,6 +152,9 @@ func (b *Backend) write(ctx context.Context, r *rules.Rules) error {
 	addLeases(&tx, r)
 	addFallback(&tx, r)
 	b.content = ""
+	if b.refuseTrack != nil && r.Track {
+		return b.refuseTrack
+	}
 	if err := b.writer.commit(&tx); err != nil {
 		return err
 	}

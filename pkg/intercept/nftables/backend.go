@@ -32,13 +32,15 @@ type Backend struct {
 	// Release read it without a lock, so they do not wait for an Apply.
 	table atomic.Pointer[string]
 
-	flowGrace time.Duration // the constant of that name, except in tests
+	flowGrace   time.Duration // the constant of that name, except in tests
+	refuseTrack error         // tests: what the kernel says to rules.Rules.Track
 
 	applyMu sync.Mutex // serializes Apply, Prepare and Remove
-	// applyMu guards the next three fields.
+	// applyMu guards the next four fields.
 	applied   rules.Rules // rules that the last Apply wrote
 	content   string      // result of readContent right after that Apply; empty: unknown
 	ownerless bool        // the kernel does not support owned tables
+	trackless bool        // the kernel does not support rules.Rules.Track
 
 	watchMu sync.Mutex // serializes calls of Watch, which read from events
 }

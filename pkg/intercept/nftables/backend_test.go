@@ -5,6 +5,7 @@ package nftables
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -266,6 +267,27 @@ func TestWithoutOwnedTables(t *testing.T) {
 }
 
 // TestMissingCapability runs all methods with NET_ADMIN only, and with no capability.
+// TestTrackNotSupported: a kernel without an option that only the rules for Cilium need gets all other rules.
+func TestTrackNotSupported(t *testing.T) {
+	t.Parallel()
+	hosts := nodetest.Start(t, nodetest.Options{Pods: 1})
+	b := newBackend(t, hosts.Node)
+	r := linkLocalRules(central4())
+	r.Track, r.MarkHost = true, true
+	b.refuseTrack = fmt.Errorf("adding a rule to track-prerouting: %w", unix.ENOENT)
+	if !apply(t, b, r) {
+		t.Error("the first Apply changed nothing")
+	}
+	text := ruleset(t, hosts.Node)
+	if strings.Contains(text, "chain track") || !strings.Contains(text, "chain mark") || !strings.Contains(text, "dnat") {
+		t.Errorf("rules without those for conntrack:\n%s", text)
+	}
+	b.refuseTrack = nil
+	if apply(t, b, r) {
+		t.Error("the second Apply changed something")
+	}
+}
+
 func TestMissingCapability(t *testing.T) {
 	t.Parallel()
 	hosts := nodetest.Start(t, nodetest.Options{Pods: 1})
