@@ -135,6 +135,15 @@ func (n nodeHarness) marked(addrs []netip.Addr) []Query {
 	return all
 }
 
+// tests returns all queries to the addresses that test the fallback.
+func (n nodeHarness) tests(addrs []netip.Addr) []Query {
+	all := slices.DeleteFunc(n.queries(addrs), func(q Query) bool { return q.From != Host })
+	for i := range all {
+		all[i].Test = true
+	}
+	return all
+}
+
 func (n nodeHarness) ask(q Query) string {
 	n.t.Helper()
 	c := n.Dial(n.t, q)

@@ -111,3 +111,33 @@ func serviceOnLink(n nodeHarness) {
 	n.renew(b, n.Services, time.Minute)
 	n.expect("leased", n.queries(n.Services), Agent)
 }
+
+// fallbackTested sends tests of the fallback. They always go there, and change nothing for other queries.
+func fallbackTested(n nodeHarness) {
+	b := n.ruled()
+	n.expectFallback("not leased", n.tests(n.Addresses), n.Fallbacks)
+	n.renew(b, n.Addresses, time.Minute)
+	n.expectFallback("leased", n.tests(n.Addresses), n.Fallbacks)
+	n.expect("leased, tested", n.queries(n.Addresses), Agent)
+	n.expect("leased, tested", n.marked(n.Addresses), Agent)
+	session := n.dial(Query{From: Host, Network: "tcp", To: netip.AddrPortFrom(n.Addresses[0], n.Port), Test: true})
+	first := session.Ask()
+	n.MarkArriving(n.t)
+	marked := n.queries(n.Addresses)
+	for i := range marked {
+		marked[i].Test = marked[i].From == Pod
+	}
+	n.expect("leased, pods' packets marked", marked, Agent)
+	n.release(b, n.Addresses, 0)
+	n.expectFallback("released", n.tests(n.Addresses), n.Fallbacks)
+	assert.Equal(n.t, "server of a session that began as a test with the lease held", first, session.Ask())
+	n.renew(b, n.Addresses, n.Lease)
+	n.waitFor("without any lease", func() bool { return len(n.state(b).Leases) == 0 })
+	n.expectFallback("lapsed", n.tests(n.Addresses), n.Fallbacks)
+	n.expectFallback("lapsed, pods' packets marked", marked, n.Fallbacks)
+	r := n.linkLocal("first")
+	r.Fallback = nil
+	n.apply(b, r)
+	n.renew(b, n.Addresses, time.Minute)
+	n.expect("no fallback", n.tests(n.Addresses), Agent)
+}

@@ -29,13 +29,17 @@ type Query struct {
 	Network string // "udp" or "tcp"
 	To      netip.AddrPort
 	Marked  bool // like the agent's own packets; from Host only
+	Test    bool // like a test of the fallback; from Pod only after MarkArriving
 }
 
 // String describes the query.
 func (q Query) String() string {
 	marked := ""
-	if q.Marked {
+	switch {
+	case q.Marked:
 		marked = ", marked"
+	case q.Test:
+		marked = ", a test"
 	}
 	return fmt.Sprintf("%s over %s to %s%s", q.From, q.Network, q.To, marked)
 }
@@ -84,6 +88,9 @@ type Node interface {
 	// AddCilium adds what Cilium may have there: rules that exempt the fallbacks' packets from conntrack, and a host firewall
 	// that drops the fallbacks' replies unless the query left with the host mark.
 	AddCilium(tb testing.TB)
+
+	// MarkArriving gives all packets that arrive the mark of a test of the fallback, as another program may.
+	MarkArriving(tb testing.TB)
 
 	// Flush removes all rules, as another program may.
 	Flush(tb testing.TB)

@@ -22,6 +22,7 @@ func runContract(t *testing.T, open func(t *testing.T) Node) {
 		{"lease lapsed", lapsed},
 		{"lease renewed repeatedly", renewedRepeatedly},
 		{"lease released", released},
+		{"fallback tested", fallbackTested},
 		{"session drained", drained},
 		{"UDP sockets reused", socketsReused},
 		{"fallback changed", fallbackChanged},

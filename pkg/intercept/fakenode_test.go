@@ -52,6 +52,7 @@ func (f *fakeNode) Flush(testing.TB)                  { f.kernel.Flush() }
 func (*fakeNode) AddCilium(testing.TB) {} // the fake has no other program
 
 func (*fakeNode) AddToLink(testing.TB, []netip.Addr) {} // the rules decide before the routing
+func (*fakeNode) MarkArriving(testing.TB)            {} // each Query says whether it has the mark
 
 func (f *fakeNode) Layout() Layout {
 	return Layout{
@@ -76,7 +77,7 @@ func (f *fakeNode) Tracked(_ testing.TB, to netip.AddrPort) int {
 }
 
 func (f *fakeNode) Dial(_ testing.TB, q Query) Conn {
-	c := &fakeConn{node: f, packet: intercepttest.Packet{Network: q.Network, To: q.To, Marked: q.Marked}}
+	c := &fakeConn{node: f, packet: intercepttest.Packet{Network: q.Network, To: q.To, Marked: q.Marked, Test: q.Test, Arrives: q.From == Pod}}
 	if q.Network == "tcp" {
 		c.session = f.server(c.packet)
 		c.packet.Established = true

@@ -5,6 +5,7 @@ package intercept_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -219,6 +220,14 @@ func (k *kernelNode) AddCilium(tb testing.TB) {
 	assert.NoError(tb, nodetest.ImitateHostFirewall(tb.Context(), k.hosts.Node))
 }
 
+func (k *kernelNode) MarkArriving(tb testing.TB) {
+	tb.Helper()
+	rule := fmt.Sprintf("table inet marks { chain marks { type filter hook prerouting priority -400; meta mark set meta mark or %#x; }; }", rules.TestMark)
+	if out, err := k.hosts.Node.Output(tb.Context(), "nft", rule); err != nil {
+		tb.Fatalf("marking packets that arrive: %v\n%s", err, out)
+	}
+}
+
 func (k *kernelNode) Flush(tb testing.TB) {
 	tb.Helper()
 	for _, command := range k.flush {
@@ -250,11 +259,15 @@ func (k *kernelNode) Dial(tb testing.TB, q Query) Conn {
 	// On an error there is no answer.
 	_ = from.Do(func() error {
 		var d net.Dialer
-		if q.Marked {
+		if q.Marked || q.Test {
+			mark := rules.Mark
+			if q.Test {
+				mark = rules.TestMark
+			}
 			d.Control = func(_, _ string, raw syscall.RawConn) error {
 				var failed error
 				err := raw.Control(func(fd uintptr) {
-					failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, rules.Mark)
+					failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, mark)
 				})
 				if err != nil || failed != nil {
 					tb.Errorf("marking a socket: %v, %v", err, failed)

@@ -39,9 +39,8 @@ func plan(r *rules.Rules, v6, randomly bool) []chain {
 	if len(p.Addresses) == 0 {
 		return chains
 	}
-	claim := p.rawRules()
-	chains[2].rules = claim
-	chains[3].rules = append(p.answerRules(), claim...)
+	chains[2].rules = p.rawRules(false)
+	chains[3].rules = append(p.answerRules(), p.rawRules(true)...)
 	chains[4].rules = p.inputRules()
 	chains[5].rules = p.outputRules()
 	if r.Mode == rules.Transparent {
@@ -74,8 +73,13 @@ const (
 )
 
 // mark matches packets with the agent's mark or, if not is "! ", packets without it.
-func mark(not string) string {
-	return fmt.Sprintf("-m mark %s--mark %#x/%#x", not, rules.Mark, rules.Mark)
+func mark(not string) string { return markBit(not, rules.Mark) }
+
+// testMark matches packets that test the fallback or, if not is "! ", all others.
+func testMark(not string) string { return markBit(not, rules.TestMark) }
+
+func markBit(not string, bit uint32) string {
+	return fmt.Sprintf("-m mark %s--mark %#x/%#x", not, bit, bit)
 }
 
 // to matches packets of a protocol to a port, and from matches those from a port.
@@ -104,14 +108,14 @@ func (p *planner) ports(rule func(proto string, port uint16) string) []string {
 	return list
 }
 
-// rawRules returns the rules in raw that select the agent's packets, from outside and from
-// the node. The target CT applies only to packets that no earlier CT rule has changed.
-func (p *planner) rawRules() []string {
+// rawRules returns the rules in raw that select the agent's packets, from outside or, if local is set, from the node. The target CT
+// applies only to packets that no earlier CT rule has changed.
+func (p *planner) rawRules(local bool) []string {
 	var list []string
 	if p.Mode == rules.Transparent {
 		list = p.serviceZoneRules()
 	} else {
-		list = p.notrackRules()
+		list = p.notrackRules(local)
 	}
 	for _, a := range p.Addresses {
 		if p.Admin != 0 {
@@ -165,8 +169,12 @@ func (p *planner) markRules() []string {
 	return list
 }
 
-func (p *planner) notrackRules() []string {
+func (p *planner) notrackRules(local bool) []string {
 	var list []string
+	untested := ""
+	if local { // a test of the fallback passes the lease, and then takes the rules that a pod's packet would
+		untested = testMark("! ") + " "
+	}
 	for _, a := range p.Addresses {
 		for _, proto := range []string{"udp", "tcp"} {
 			list = append(list, fmt.Sprintf("-d %s %s %s %s", p.host(a), to(proto, p.Port), mark(""), notrack))
@@ -174,8 +182,8 @@ func (p *planner) notrackRules() []string {
 	}
 	return append(
 		list,
-		fmt.Sprintf("%s %s %s", to("udp", p.Port), p.inSet("lease"), notrack),
-		fmt.Sprintf("%s %s %s", to("tcp", p.Port), p.inSet("lease"), notrack),
+		fmt.Sprintf("%s %s %s%s", to("udp", p.Port), p.inSet("lease"), untested, notrack),
+		fmt.Sprintf("%s %s %s%s", to("tcp", p.Port), p.inSet("lease"), untested, notrack),
 	)
 }
 
@@ -288,11 +296,11 @@ func (p *planner) agentRules() []string {
 
 // fallbackRules spreads new connections over the fallback's targets. Leased queries are
 // untracked and do not get here, except before the rules in raw are written: the tables are
-// written one after the other.
+// written one after the other. Tests of the fallback are tracked.
 func (p *planner) fallbackRules() []string {
 	list := make([]string, 0, 2+2*len(p.Addresses)*len(p.Fallback))
 	for _, proto := range []string{"udp", "tcp"} {
-		list = append(list, fmt.Sprintf("%s %s -j RETURN", to(proto, p.Port), p.inSet("lease")))
+		list = append(list, fmt.Sprintf("%s %s %s -j RETURN", to(proto, p.Port), p.inSet("lease"), testMark("! ")))
 	}
 	for _, a := range p.Addresses {
 		for _, opening := range []string{to("udp", p.Port), to("tcp", p.Port) + syn} {

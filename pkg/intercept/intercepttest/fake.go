@@ -379,6 +379,8 @@ type Packet struct {
 	Network     string // "udp" or "tcp"
 	To          netip.AddrPort
 	Marked      bool // it has [rules.Mark]: the agent sent it
+	Test        bool // it has [rules.TestMark]
+	Arrives     bool // a pod sent it, not a process of the node; it matters only with Test
 	Established bool // it is not the first packet of its TCP session
 	Tracked     bool // conntrack has seen the first packet of its session
 }
@@ -424,7 +426,8 @@ func (f *Fake) Route(p Packet) Route {
 	}
 	key := p.To.Addr()
 	draining := p.Network == "tcp" && p.Established && !p.Tracked && f.liveLocked(f.drains, key)
-	if held := f.liveLocked(f.leases, key); held || draining {
+	test := p.Test && !p.Arrives && own && r.Mode == rules.LinkLocal
+	if held := f.liveLocked(f.leases, key); (held || draining) && !test {
 		to := p.To
 		if service {
 			to = netip.AddrPortFrom(r.Target(key), r.Port)

@@ -194,6 +194,11 @@ func marked(own bool) match {
 	return maskMatch(&expr.Meta{Key: expr.MetaKeyMARK, Register: register}, rules.Mark, own)
 }
 
+// isTest matches packets that test the fallback.
+func isTest() match {
+	return maskMatch(&expr.Meta{Key: expr.MetaKeyMARK, Register: register}, rules.TestMark, true)
+}
+
 // tracked matches packets that conntrack tracks.
 func tracked() match {
 	return maskMatch(&expr.Ct{Key: expr.CtKeySTATE, Register: register}, expr.CtStateBitUNTRACKED, false)

@@ -148,6 +148,10 @@ func addLeases(tx *batch, r *rules.Rules) {
 	tx.rule(chainPrerouting, "queries", tcpTo(r.Port), goTo(arriving))
 	tx.rule(chainOutput, "answers", udpFrom(r.Port), goTo(chainReply))
 	tx.rule(chainOutput, "answers", tcpFrom(r.Port), goTo(chainReply))
+	if r.Mode == rules.LinkLocal {
+		tx.rule(chainOutput, "test of the fallback", udpTo(r.Port), isTest(), accept())
+		tx.rule(chainOutput, "test of the fallback", tcpTo(r.Port), isTest(), accept())
+	}
 	tx.rule(chainOutput, "queries of this node", udpTo(r.Port), goTo(chainQuery))
 	tx.rule(chainOutput, "queries of this node", tcpTo(r.Port), goTo(chainQuery))
 	if r.Mode == rules.Transparent {

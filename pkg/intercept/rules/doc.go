@@ -23,4 +23,7 @@
 // Two fields say what the data plane needs so that the fallback works. Cilium can exempt the
 // pods' packets from conntrack, and then DNAT does not apply ([Rules].Track). Its host firewall
 // drops replies to packets that do not leave as the node's own ([Rules].MarkHost).
+//
+// Packets of the node with [TestMark] test the fallback: mode LinkLocal treats them as if the lease were not held. In mode
+// Transparent, packets with Mark to the Service's address do that already.
 package rules

@@ -22,6 +22,12 @@ const (
 	HostMask = 0x0f00
 )
 
+// TestMark is the bit of the packet mark of a test of the fallback. A packet of this node with it passes the lease: it goes where
+// all packets would go without one. It has no meaning in packets that arrive, from pods or elsewhere. The next bit after Mark,
+// 0x2000, is no choice: CNI's portmap and netavark masquerade packets with it, which would hide that the agent's rules do not.
+// Hybridnet uses 0x20, and kube-vip 0x40.
+const TestMark = 0x10
+
 // Zone is the conntrack zone of the connections that the iptables backend rewrites
 // while the lease is held. Once the lease ends, packets of the same flow are looked up
 // in another zone, match no connection, and take the path of all other traffic.
