@@ -34,6 +34,7 @@ func (k *Keeper) SetFallback(endpoints []netip.AddrPort) {
 	k.stats.FallbackOmitted, k.fallbackCleared = omitted, false
 	if !slices.Equal(list, k.stats.Fallback) {
 		k.stats.Fallback = list
+		k.ruleChanges.Add(1)
 		k.requestPass()
 	}
 }
@@ -46,6 +47,7 @@ func (k *Keeper) ClearFallback() {
 	defer k.mu.Unlock()
 	if !k.fallbackCleared {
 		k.stats.Fallback, k.stats.FallbackOmitted, k.fallbackCleared = nil, 0, true
+		k.ruleChanges.Add(1)
 		k.requestPass()
 	}
 }

@@ -38,6 +38,12 @@ type Config struct {
 	// only for the right answer. Each lease calls it from one goroutine. See [Prober].
 	Probe func(ctx context.Context, addr netip.Addr) (Cause, error)
 
+	// TestFallback tests the fallback of a lease of the rules. It never changes who answers. Nil: it is not tested. See [Tester].
+	TestFallback func(ctx context.Context, r *rules.Rules, l rules.Lease) FallbackResult
+	// Unproven returns why a query of the node that the fallback answers does not prove that it answers pods: clauses such as
+	// "Cilium forwards their packets". Nil: it does prove that.
+	Unproven func() []string
+
 	// AwaitLease is the longest time that the first rules wait for the leases. It is for an agent
 	// that already serves and has taken over from another one: if the kernel has no rules, or those
 	// of another backend, the new rules and the leases take effect together. It has to be well
@@ -101,6 +107,7 @@ type Keeper struct {
 	leases  []*lease
 	rules   *gate         // admits passes of the rules loop
 	wake    chan struct{} // capacity 1: holds a value while a pass is requested
+	retest  chan struct{} // capacity 1: holds a value while a test of the fallback is requested
 	started chan struct{} // closed by Start
 	made    time.Time     // when New was called
 	// leaseOnly is set from awaitLeases until rules match the leases that this Keeper renews.
@@ -108,8 +115,10 @@ type Keeper struct {
 	start     sync.Once
 	running   atomic.Bool
 	standby   atomic.Bool // no lease is renewed, see SetStandby
-	panics    atomic.Uint64
-	seed      maphash.Seed // selects fallback endpoints if there are too many
+	// ruleChanges counts changes of the rules and of the list of the fallback.
+	ruleChanges atomic.Uint64
+	panics      atomic.Uint64
+	seed        maphash.Seed // selects fallback endpoints if there are too many
 
 	mu              sync.Mutex // guards stats and fallbackCleared
 	stats           Stats      // without the fields that the method Stats computes
@@ -137,6 +146,7 @@ func New(cfg Config) (*Keeper, error) {
 		cfg: cfg, log: cfg.Log,
 		rules:        newGate(),
 		wake:         make(chan struct{}, 1),
+		retest:       make(chan struct{}, 1),
 		started:      make(chan struct{}),
 		predecessors: slices.Clone(cfg.Predecessors),
 		made:         cfg.Now(),
@@ -165,6 +175,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	rulesCtx := k.rules.context(ctx, &group)
 	group.Go(func() { k.watch(rulesCtx) })
 	group.Go(func() { k.reconcile(rulesCtx) })
+	group.Go(func() { k.testLoop(rulesCtx) })
 	for _, l := range k.leases {
 		leaseCtx := l.gate.context(ctx, &group)
 		group.Go(func() { k.renewLoop(leaseCtx, l) })
@@ -417,6 +428,8 @@ type LeaseStats struct {
 	Address netip.Addr `json:"address"`
 	Held    bool       `json:"held"`              // false while no rules use it yet
 	Problem string     `json:"problem,omitempty"` // why the last renewal failed; empty: it succeeded, or there was none
+	// Fallback says who would answer without the lease, as of half a minute ago at most.
+	Fallback FallbackResult `json:"fallback"`
 }
 
 func (k *Keeper) update(change func(*Stats)) {
@@ -443,7 +456,11 @@ func (k *Keeper) Stats() Stats {
 		if held && ahead {
 			held, since = false, max(now.Sub(k.made), 1)
 		}
-		s.Leases = append(s.Leases, LeaseStats{Address: l.Key, Held: held, Problem: problem})
+		fallback := l.fallbackResult()
+		if s.StoodDown {
+			fallback = FallbackResult{FallbackUnverified, "a newer agent has the rules"}
+		}
+		s.Leases = append(s.Leases, LeaseStats{Address: l.Key, Held: held, Problem: problem, Fallback: fallback})
 		s.NotHeldFor = max(s.NotHeldFor, since)
 		if i == 0 || since < s.NoneHeldFor {
 			s.NoneHeldFor = since

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -23,14 +22,12 @@ import (
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/pkg/intercept"
-	"github.com/nodecache/node-cache/pkg/intercept/nftables"
 	"github.com/nodecache/node-cache/pkg/intercept/rules"
 	"github.com/nodecache/node-cache/pkg/iptables"
 )
 
 func TestNftables(t *testing.T) {
-	testKernel(t, func() (intercept.Backend, error) { return nftables.New(slog.New(slog.DiscardHandler)) },
-		"nft", [][]string{{"nft", "flush", "ruleset"}})
+	testKernel(t, openNftables, "nft", [][]string{{"nft", "flush", "ruleset"}})
 }
 
 func TestIptablesNft(t *testing.T) {
@@ -81,7 +78,7 @@ func TestCiliumNeedsRules(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			node := newKernelNode(t, func() (intercept.Backend, error) { return nftables.New(slog.New(slog.DiscardHandler)) }, nil)
+			node := newKernelNode(t, openNftables, nil)
 			node.variant = "nft"
 			n := nodeHarness{Node: node, Layout: node.Layout(), cilium: true, t: t}
 			n.AddCilium(t)

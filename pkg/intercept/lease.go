@@ -31,10 +31,12 @@ type lease struct {
 	problem      string     // error of the last renewal; empty: it succeeded, or there was none
 	held         bool       // record found the lease held at its last call
 	loggedCauses uint32     // one bit for each Cause that was logged since the lease was last held
+	fallback     FallbackResult
+	testFailed   bool // the last test of the fallback failed
 }
 
 func newLease(l rules.Lease, now time.Time) *lease {
-	return &lease{Lease: l, gate: newGate(), wake: make(chan struct{}, 1), renewed: make(chan struct{}), lastHeld: now}
+	return &lease{Lease: l, gate: newGate(), wake: make(chan struct{}, 1), renewed: make(chan struct{}), lastHeld: now, fallback: FallbackResult{FallbackUnverified, "it was not tested yet"}}
 }
 
 func (l *lease) requestRenewal() {

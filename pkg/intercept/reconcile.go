@@ -146,6 +146,9 @@ func (k *Keeper) pass(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("writing the rules: %w", err)
 	}
+	if changed || !k.applied {
+		k.rulesChanged()
+	}
 	k.applied = true
 	k.leaseOnly.Store(false)
 	k.update(func(s *Stats) {

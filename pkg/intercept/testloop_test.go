@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package intercept_test
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
+)
+
+var (
+	works   = intercept.FallbackResult{State: intercept.FallbackWorks}
+	broken  = intercept.FallbackResult{State: intercept.FallbackBroken, Why: "no reply within 2s"}
+	untried = intercept.FallbackResult{State: intercept.FallbackUnverified, Why: "it was not tested yet"}
+)
+
+// tests is a scripted test of the fallback.
+type tests struct {
+	mu     sync.Mutex
+	result intercept.FallbackResult
+	takes  time.Duration
+	panics bool
+	at     []time.Time        // when each test of addr4 began
+	asked  [][]netip.AddrPort // with which endpoints
+}
+
+func (f *tests) test(ctx context.Context, r *rules.Rules, l rules.Lease) intercept.FallbackResult {
+	f.mu.Lock()
+	if l.Key == addr4 {
+		f.at, f.asked = append(f.at, time.Now()), append(f.asked, r.Fallback)
+	}
+	result, takes, panics := f.result, f.takes, f.panics
+	f.mu.Unlock()
+	if panics {
+		panic("a test")
+	}
+	select {
+	case <-time.After(takes):
+	case <-ctx.Done():
+	}
+	return result
+}
+
+func (f *tests) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// since returns when tests began since t.
+func (f *tests) since(t time.Time) (list []time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, at := range f.at {
+		if !at.Before(t) { // virtual time may have stood still
+			list = append(list, at.Sub(t))
+		}
+	}
+	return list
+}
+
+// fallback returns the result for addr4.
+func (s *harness) fallback() intercept.FallbackResult {
+	synctest.Wait()
+	return s.Stats().Leases[0].Fallback
+}
+
+func runTests(t *testing.T, script *tests, prepare func(*intercept.Config, *harness), test func(s *harness)) {
+	t.Helper()
+	run(t, func(cfg *intercept.Config, s *harness) {
+		cfg.TestFallback = script.test
+		if prepare != nil {
+			prepare(cfg, s)
+		}
+	}, test)
+}
+
+func TestTestSchedule(t *testing.T) {
+	t.Parallel()
+	script := &tests{result: works}
+	runTests(t, script, nil, func(s *harness) {
+		assert.Same(s.t, "at the start", untried, s.Stats().Leases[0].Fallback)
+		time.Sleep(time.Second)
+		assert.Same(s.t, "after a second", works, s.fallback())
+		begun := time.Now()
+		time.Sleep(10 * time.Minute)
+		list := script.since(begun)
+		if n := len(list); n < 18 || n > 22 {
+			s.t.Errorf("%d tests in ten minutes, want one each 27 to 33 s", n)
+		}
+		varies := false
+		for i := range list[1:] {
+			space := list[i+1] - list[i]
+			varies = varies || space != list[1]-list[0]
+			if space < 27*time.Second || space > 33*time.Second {
+				s.t.Errorf("%s between two tests", space)
+			}
+		}
+		if !varies {
+			s.t.Error("all tests have the same distance: agents that start together test together")
+		}
+
+		time.Sleep(3 * time.Second)
+		begun = time.Now()
+		s.SetFallback([]netip.AddrPort{netip.MustParseAddrPort("10.1.1.1:53"), fallback6})
+		time.Sleep(4 * time.Second)
+		if n := len(script.since(begun)); n == 0 {
+			s.t.Error("no test within 4 s of another fallback")
+		}
+		script.set(func() {
+			assert.Equal(s.t, "endpoint of the last test", "10.1.1.1:53", script.asked[len(script.asked)-1][0].String())
+		})
+		begun = time.Now()
+		s.kernel.Flush()
+		time.Sleep(4 * time.Second)
+		if n := len(script.since(begun)); n == 0 {
+			s.t.Error("no test within 4 s of repaired rules")
+		}
+	})
+}
+
+// TestContestedRulesTests: another program that always changes the rules causes no more tests than one each two seconds.
+func TestContestedRulesTests(t *testing.T) {
+	t.Parallel()
+	script := &tests{result: works}
+	runTests(t, script, nil, func(s *harness) {
+		begun := time.Now()
+		for range 600 {
+			s.kernel.Flush()
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := len(script.since(begun)); n > 31 {
+			s.t.Errorf("%d tests in a minute", n)
+		}
+	})
+}
+
+func TestTwoFailuresInARow(t *testing.T) {
+	t.Parallel()
+	script := &tests{result: works}
+	runTests(t, script, nil, func(s *harness) {
+		time.Sleep(time.Second)
+		begun := time.Now()
+		script.set(func() { script.result = broken })
+		failed := s.waitFor("a failed test", func() bool { return len(script.since(begun)) == 1 })
+		s.stays("works after one failure", 1900*time.Millisecond, func() bool { return s.fallback() == works })
+		took := s.waitFor("broken", func() bool { return s.fallback() == broken })
+		s.checkDuration("the first failure", failed, 33*time.Second)
+		s.checkDuration("broken after the first failure", took+1900*time.Millisecond, 2100*time.Millisecond)
+		begun = time.Now()
+		script.set(func() { script.result = works })
+		s.checkDuration("works again", s.waitFor("works", func() bool { return s.fallback() == works }), 33*time.Second)
+
+		script.set(func() { script.result = broken })
+		s.waitFor("a failed test", func() bool { return len(script.since(begun)) == 2 })
+		script.set(func() { script.result = works })
+		s.stays("works after a single failure", time.Minute, func() bool { return s.fallback() == works })
+	})
+}
+
+func TestChangeDuringTest(t *testing.T) {
+	t.Parallel()
+	script := &tests{result: works, takes: 2 * time.Second}
+	runTests(t, script, nil, func(s *harness) {
+		s.waitFor("a test", func() bool { return len(script.since(time.Time{})) == 1 })
+		s.SetFallback([]netip.AddrPort{netip.MustParseAddrPort("10.1.1.1:53"), fallback6})
+		script.set(func() { script.result = broken })
+		s.stays("untried while the list changed", 3*time.Second, func() bool { return s.fallback() == untried })
+		s.waitFor("broken", func() bool { return s.fallback() == broken })
+	})
+}
+
+func TestUnproven(t *testing.T) {
+	t.Parallel()
+	script := &tests{result: works}
+	var doubts []string
+	prepare := func(cfg *intercept.Config, _ *harness) {
+		cfg.Unproven = func() []string { script.mu.Lock(); defer script.mu.Unlock(); return doubts }
+	}
+	runTests(t, script, prepare, func(s *harness) {
+		time.Sleep(time.Second)
+		assert.Same(s.t, "without a doubt", works, s.fallback())
+		script.set(func() { doubts = []string{"Cilium forwards their packets", "a host firewall is on"} })
+		time.Sleep(33 * time.Second)
+		assert.Same(s.t, "with doubts", intercept.FallbackResult{
+			State: intercept.FallbackUnverified,
+			Why:   "its endpoints answer this node, but the pods' way there is not tested: Cilium forwards their packets; a host firewall is on",
+		}, s.fallback())
+		script.set(func() { script.result = broken })
+		time.Sleep(40 * time.Second)
+		assert.Same(s.t, "broken in spite of doubts", broken, s.fallback())
+	})
+}
+
+// TestTestsDisturbNothing: tests that hang, panic or find the fallback broken never cost a lease, and go on in standby.
+func TestTestsDisturbNothing(t *testing.T) {
+	t.Parallel()
+	script := &tests{result: broken, takes: time.Hour}
+	runTests(t, script, nil, func(s *harness) {
+		s.waitHeld()
+		s.staysHeld(time.Minute)
+		s.SetFallback([]netip.AddrPort{netip.MustParseAddrPort("10.1.1.1:53"), fallback6}) // the rules change nevertheless
+		time.Sleep(time.Second)
+		assert.Equal(s.t, "endpoint in the rules", "10.1.1.1:53", s.kernel.Rules().Fallback[0].String())
+	})
+	script = &tests{panics: true}
+	runTests(t, script, nil, func(s *harness) {
+		s.waitHeld()
+		s.staysHeld(time.Minute)
+		assert.Equal(s.t, "state", intercept.FallbackUnverified, s.fallback().State)
+		if s.Stats().Panics == 0 {
+			s.t.Error("no panic was counted")
+		}
+	})
+	script = &tests{result: works}
+	runTests(t, script, nil, func(s *harness) {
+		s.waitHeld()
+		assert.NoError(s.t, s.SetStandby(s.t.Context(), true, 0))
+		s.waitLapsed()
+		begun := time.Now()
+		time.Sleep(time.Minute)
+		if n := len(script.since(begun)); n == 0 || s.fallback() != works {
+			s.t.Errorf("in standby: %d tests, %+v", n, s.fallback())
+		}
+		s.kernel.Overwrite(nodeRules("newer"))
+		s.waitFor("left to a newer agent", func() bool { return s.Stats().StoodDown })
+		begun = time.Now()
+		time.Sleep(time.Minute)
+		assert.Equal(s.t, "tests after a newer agent took over", 0, len(script.since(begun)))
+		assert.Equal(s.t, "state", intercept.FallbackUnverified, s.fallback().State)
+	})
+}
