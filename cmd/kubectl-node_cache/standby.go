@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -182,7 +183,7 @@ func flagValue(args []string, name string) string {
 	return ""
 }
 
-// requireFallback fails if an agent knows no fallback. An agent that does not answer needs none: the fallback answers already.
+// requireFallback fails if an agent knows no fallback, or that it is broken. An agent that does not answer needs none: the fallback answers already.
 func (c *cluster) requireFallback(cmd *cobra.Command) error {
 	nodes, _, err := c.nodes(cmd.Context())
 	if err != nil {
@@ -192,21 +193,40 @@ func (c *cluster) requireFallback(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	var without []string
+	var without, broken []string
+	why := ""
 	for _, r := range rows {
-		if i := &r.summary.Node.Intercept; r.Error == "" && i.Mode != "transparent" && len(i.Fallback) == 0 {
+		i := &r.summary.Node.Intercept
+		if r.Error != "" {
+			continue
+		}
+		if i.Mode != "transparent" && len(i.Fallback) == 0 {
 			without = append(without, r.Node)
+			continue
+		}
+		for _, lease := range i.Leases {
+			if lease.Fallback == "broken" {
+				broken, why = append(broken, r.Node), cmp.Or(why, lease.FallbackWhy)
+				break
+			}
 		}
 	}
-	if len(without) == 0 {
-		return nil
-	}
 	const most = 5
-	list := strings.Join(without[:min(len(without), most)], ", ")
-	return &hint.Error{
-		Err:  fmt.Errorf("%d agents know no fallback, so their pods would have no DNS: %s", len(without), cell(list)),
-		Hint: "check that the cluster DNS has ready pods, or set intercept.fallback; nothing was changed",
+	switch {
+	case len(without) > 0:
+		return &hint.Error{
+			Err: fmt.Errorf("%d agents know no fallback, so their pods would have no DNS: %s",
+				len(without), cell(strings.Join(without[:min(len(without), most)], ", "))),
+			Hint: "check that the cluster DNS has ready pods, or set intercept.fallback; nothing was changed",
+		}
+	case len(broken) > 0:
+		return &hint.Error{
+			Err: fmt.Errorf("%d agents report a broken fallback, so queries of their pods would fail: %s: %s",
+				len(broken), cell(strings.Join(broken[:min(len(broken), most)], ", ")), cell(why)),
+			Hint: "check these servers; `standby: true` in the configuration overrides this check; nothing was changed",
+		}
 	}
+	return nil
 }
 
 // turn sets or removes standby at its place.

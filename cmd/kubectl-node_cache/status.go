@@ -35,7 +35,9 @@ type summary struct {
 			Standby  bool     `json:"standby"`
 			Fallback []string `json:"fallback"`
 			Leases   []struct {
-				Held bool `json:"held"`
+				Held        bool   `json:"held"`
+				Fallback    string `json:"fallback"`
+				FallbackWhy string `json:"fallbackWhy"`
 			} `json:"leases"`
 		} `json:"intercept"`
 	} `json:"node"`

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/internal/proctest"
+	"github.com/nodecache/node-cache/pkg/intercept"
 )
 
 // A Server answers DNS over UDP and TCP. It answers a TXT query of any name and class with its own name, A and AAAA
@@ -60,7 +61,7 @@ func enlarge(fd uintptr) {
 	_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20)
 }
 
-// Queries returns the number of queries received.
+// Queries returns the number of queries received, without those by which an agent tests its fallback.
 func (s *Server) Queries() (udp, tcp uint64) { return s.udpCount.Load(), s.tcpCount.Load() }
 
 // Pause makes the server drop all queries, or answer again.
@@ -72,8 +73,15 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	if w.LocalAddr().Network() == "tcp" {
 		count = &s.tcpCount
 	}
-	count.Add(1)
+	if !isTest(q) {
+		count.Add(1)
+	}
 	if !s.paused.Load() {
 		_ = w.WriteMsg(answer(q, s.name)) // the client may have gone
 	}
+}
+
+// isTest reports whether an agent sent the query to test its fallback.
+func isTest(q *dns.Msg) bool {
+	return len(q.Question) == 1 && (q.Question[0].Name == intercept.SelfName || q.Question[0].Name == intercept.TestName("cluster.local."))
 }

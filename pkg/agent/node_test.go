@@ -39,6 +39,7 @@ type fakeHost struct {
 	lacks    []string
 	setupErr error
 	linkErr  error // of Remove
+	testDial func(context.Context, string, netip.AddrPort, uint32) (net.Conn, error)
 
 	mu        sync.Mutex // guards what follows
 	journal   []string
@@ -107,6 +108,10 @@ func (h *fakeHost) SelfQueryDialer() func(context.Context, string, netip.AddrPor
 	return func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, addr.String())
 	}
+}
+
+func (h *fakeHost) TestDialer() func(context.Context, string, netip.AddrPort, uint32) (net.Conn, error) {
+	return h.testDial
 }
 
 // A notedBackend is a backend whose calls are in the journal.

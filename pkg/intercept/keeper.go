@@ -428,8 +428,9 @@ type LeaseStats struct {
 	Address netip.Addr `json:"address"`
 	Held    bool       `json:"held"`              // false while no rules use it yet
 	Problem string     `json:"problem,omitempty"` // why the last renewal failed; empty: it succeeded, or there was none
-	// Fallback says who would answer without the lease, as of half a minute ago at most.
-	Fallback FallbackResult `json:"fallback"`
+	// Fallback says whether queries would be answered without the lease. The result is half a minute old at most.
+	Fallback    FallbackState `json:"fallback"`
+	FallbackWhy string        `json:"fallbackWhy,omitempty"` // why it does not work, or is not verified: a clause
 }
 
 func (k *Keeper) update(change func(*Stats)) {
@@ -460,7 +461,7 @@ func (k *Keeper) Stats() Stats {
 		if s.StoodDown {
 			fallback = FallbackResult{FallbackUnverified, "a newer agent has the rules"}
 		}
-		s.Leases = append(s.Leases, LeaseStats{Address: l.Key, Held: held, Problem: problem, Fallback: fallback})
+		s.Leases = append(s.Leases, LeaseStats{Address: l.Key, Held: held, Problem: problem, Fallback: fallback.State, FallbackWhy: fallback.Why})
 		s.NotHeldFor = max(s.NotHeldFor, since)
 		if i == 0 || since < s.NoneHeldFor {
 			s.NoneHeldFor = since

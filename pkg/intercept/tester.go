@@ -35,8 +35,8 @@ const (
 
 // A FallbackResult is the state of the fallback of one address.
 type FallbackResult struct {
-	State FallbackState `json:"state"`
-	Why   string        `json:"why,omitempty"` // a clause; empty if it works
+	State FallbackState
+	Why   string // a clause; empty if it works
 }
 
 const (
@@ -50,11 +50,14 @@ const (
 // A Tester tests the fallback of an address with two queries over one socket: for [SelfName], to which an agent of this node would reply
 // with its token, and for Name. Both take the same way, because conntrack knows them as one connection.
 type Tester struct {
-	Name string // a name that each DNS server of the cluster has, absolute
+	Name string // a name that each DNS server of the cluster has, absolute, see [TestName]
 
 	// Dial connects to addr over a socket with the mark; 0: without one. Nil: [DialWithMark], which needs CAP_NET_ADMIN.
 	Dial func(ctx context.Context, network string, addr netip.AddrPort, mark uint32) (net.Conn, error)
 }
+
+// TestName returns the name that [Tester] asks for in a cluster: every cluster has it, whatever its configuration.
+func TestName(clusterDomain string) string { return "kubernetes.default.svc." + clusterDomain }
 
 // Test tests the fallback of one lease of r. The queries past the lease, over UDP and TCP, test the rules: they go to one of the endpoints,
 // which the rules choose at random. In mode LinkLocal each endpoint of the family gets queries of its own too, over UDP and without the

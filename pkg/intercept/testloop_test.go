@@ -69,7 +69,8 @@ func (f *tests) since(t time.Time) (list []time.Duration) {
 // fallback returns the result for addr4.
 func (s *harness) fallback() intercept.FallbackResult {
 	synctest.Wait()
-	return s.Stats().Leases[0].Fallback
+	l := s.Stats().Leases[0]
+	return intercept.FallbackResult{State: l.Fallback, Why: l.FallbackWhy}
 }
 
 func runTests(t *testing.T, script *tests, prepare func(*intercept.Config, *harness), test func(s *harness)) {
@@ -86,7 +87,7 @@ func TestTestSchedule(t *testing.T) {
 	t.Parallel()
 	script := &tests{result: works}
 	runTests(t, script, nil, func(s *harness) {
-		assert.Same(s.t, "at the start", untried, s.Stats().Leases[0].Fallback)
+		assert.Equal(s.t, "at the start", untried.Why, s.Stats().Leases[0].FallbackWhy)
 		time.Sleep(time.Second)
 		assert.Same(s.t, "after a second", works, s.fallback())
 		begun := time.Now()

@@ -136,3 +136,23 @@ func TestNotLocal(t *testing.T) {
 		assert.Same(t, step.name, step.want, w.notLocal(), cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty())
 	}
 }
+
+func TestUnproven(t *testing.T) {
+	t.Parallel()
+	const byCilium = "Cilium handles packets of pods before netfilter"
+	for _, tt := range []struct {
+		name   string
+		found  dataplane.Found
+		cilium bool
+		want   []string
+	}{
+		{name: "kube-proxy", found: dataplane.Found{Proxy: dataplane.IPTables}},
+		{name: "Cilium", found: dataplane.Found{Proxy: dataplane.Cilium, Early: true}, cilium: true, want: []string{byCilium}},
+		{name: "Cilium was installed after the start", found: dataplane.Found{Proxy: dataplane.IPTables}, cilium: true, want: []string{byCilium}},
+		{name: "Open vSwitch", found: dataplane.Found{Proxy: dataplane.OVS, Early: true}, want: []string{"Open vSwitch handles packets of pods before netfilter"}},
+	} {
+		n := &Node{dataPlane: tt.found}
+		n.cilium.present = tt.cilium
+		assert.Same(t, tt.name, tt.want, n.unproven())
+	}
+}

@@ -33,6 +33,8 @@ type Host interface {
 	MayHaveRules(name string) bool // reports whether the kernel may hold rules of the backend called name
 	NewLink(c netif.Config) (Link, error)
 	SelfQueryDialer() func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) // dials self-queries; nil: [intercept.DialMarked]
+	// TestDialer dials tests of the fallback; nil: it is not tested.
+	TestDialer() func(ctx context.Context, network string, addr netip.AddrPort, mark uint32) (net.Conn, error)
 }
 
 // A Link holds the agent's addresses, see [netif.Link].
@@ -103,6 +105,11 @@ func (LocalHost) NewLink(c netif.Config) (Link, error) { return netif.New(c) }
 // SelfQueryDialer returns nil: self-queries use [intercept.DialMarked].
 func (LocalHost) SelfQueryDialer() func(context.Context, string, netip.AddrPort) (net.Conn, error) {
 	return nil
+}
+
+// TestDialer returns [intercept.DialWithMark].
+func (LocalHost) TestDialer() func(context.Context, string, netip.AddrPort, uint32) (net.Conn, error) {
+	return intercept.DialWithMark
 }
 
 // leasePollInterval is the time between two reads of the leases.

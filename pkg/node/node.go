@@ -304,10 +304,14 @@ func (n *Node) newKeeper(ctx context.Context, now Target) (*intercept.Keeper, er
 		backend = &replacingBackend{Backend: backend, old: &n.old}
 	}
 	prober := &intercept.Prober{Port: r.Port, Token: n.cfg.Token, Dial: n.cfg.Host.SelfQueryDialer()}
+	var test func(context.Context, *rules.Rules, rules.Lease) intercept.FallbackResult
+	if dial := n.cfg.Host.TestDialer(); dial != nil {
+		test = (&intercept.Tester{Name: intercept.TestName(n.config.ClusterDomain), Dial: dial}).Test
+	}
 	keeper, err := intercept.New(intercept.Config{
 		Backend: backend, Rules: r, Lease: n.config.Intercept.Lease, Renew: min(renewInterval, n.config.Intercept.Lease/minRenewals),
 		AwaitLease: n.leaseWait, Predecessors: n.predecessors, Probe: prober.Probe, Busy: n.cfg.LongestBatch, Adapt: n.cilium.adapt,
-		Log: n.log, Now: time.Now,
+		TestFallback: test, Unproven: n.unproven, Log: n.log, Now: time.Now,
 	})
 	if err != nil {
 		return nil, err
@@ -320,6 +324,15 @@ func (n *Node) newKeeper(ctx context.Context, now Target) (*intercept.Keeper, er
 		keeper.Start()
 	}
 	return keeper, nil
+}
+
+// unproven returns why a test of the fallback proves nothing for pods. Cilium may come while the agent runs.
+func (n *Node) unproven() []string {
+	found := n.dataPlane
+	if !found.Early && n.cilium.on() {
+		found = dataplane.Found{Proxy: dataplane.Cilium, Early: true}
+	}
+	return found.Unproven()
 }
 
 // TargetChanged must be called when Target may return something else. It does not block.

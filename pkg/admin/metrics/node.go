@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/admin/status"
@@ -140,6 +141,31 @@ func (t *table) addRules(i *intercept.Stats) {
 	t.total("intercept_watch_failures_total", "Restarts of the rules' watch.", i.WatchFailures)
 	by(t, gauge, "intercept_fallback_targets", "Fallback servers.",
 		label{"state", []string{"used", "unused"}}, len(i.Fallback), i.FallbackOmitted)
+	t.addFallback(i)
+}
+
+// addFallback adds the worst state of the fallback for each IP family.
+func (t *table) addFallback(i *intercept.Stats) {
+	order := []string{string(intercept.FallbackWorks), string(intercept.FallbackUnverified), string(intercept.FallbackBroken)} // the worst is last
+	state := t.add(gauge, "intercept_fallback_state", "1 for the worst state of the fallback of the family's addresses; /status says why.",
+		label{"family", ipFamilies()}, label{"state", order})
+	worst := map[string]int{}
+	for _, lease := range i.Leases {
+		name := ipFamilies()[0]
+		if lease.Address.Is6() {
+			name = ipFamilies()[1]
+		}
+		index := slices.Index(order, string(lease.Fallback))
+		if index < 0 { // it is unknown
+			index = slices.Index(order, string(intercept.FallbackUnverified))
+		}
+		worst[name] = max(worst[name], index)
+	}
+	for name, index := range worst {
+		for k, value := range order {
+			state.put(boolValue(k == index), name, value)
+		}
+	}
 }
 
 func (t *table) addKernel(k *status.Kernel) {

@@ -221,7 +221,7 @@ func intercepted() intercept.Stats {
 	s := numbered[intercept.Stats](8500)
 	s.Backend = "nftables"
 	s.Leases = []intercept.LeaseStats{
-		{Address: own4, Held: true}, {Address: netip.MustParseAddr("169.254.20.11"), Held: true}, {Address: own6, Held: true}, {Address: netip.MustParseAddr("fd00::54")},
+		{Address: own4, Held: true, Fallback: intercept.FallbackBroken}, {Address: netip.MustParseAddr("169.254.20.11"), Held: true, Fallback: intercept.FallbackWorks}, {Address: own6, Held: true, Fallback: intercept.FallbackWorks}, {Address: netip.MustParseAddr("fd00::54")},
 	}
 	s.Fallback = make([]netip.AddrPort, 3)
 	s.Released, s.Standby, s.StoodDown = true, true, true

@@ -111,7 +111,7 @@ func TestContent(t *testing.T) {
 				"config : the last file was refused: cache.sise: unknown key fix the file;", "tls://[2001:db8::1]:853 example.com. dns.example.com x509: certificate has expired down 1s 43 43",
 				"udp://192.0.2.1:53 . good 1.8ms 5044 12", "tcp://10.244.3.9:53 cluster.central good 620µs 298 1",
 				"cluster.local. from API server https://10.96.0.1:443: in sync", "service 412 12s", "link-local with nftables, data plane nftables. Without a lease queries go to 10.244.0.7:53 10.244.1.9:53",
-				"fd00::10 held", "file /etc/node-cache/config.yaml, generation 3 of 2026-11-20T22:10:00Z The last one was refused.",
+				"169.254.20.10 held works fd00::10 held unverified there is no fallback", "file /etc/node-cache/config.yaml, generation 3 of 2026-11-20T22:10:00Z The last one was refused.",
 			},
 			[]string{"not held", "Waits for a restart"},
 		},
@@ -119,12 +119,12 @@ func TestContent(t *testing.T) {
 			"states with a problem", func(c *page.Config) {
 				s := example(t)
 				s.State, s.Config.NeedRestart = "not ready: starting", []string{"listen.port", "intercept"}
-				s.Node.Intercept.Leases[1] = intercept.LeaseStats{Address: netip.MustParseAddr("fd00::10"), Problem: "no reply"}
+				s.Node.Intercept.Leases[1] = intercept.LeaseStats{Address: netip.MustParseAddr("fd00::10"), Problem: "no reply", Fallback: intercept.FallbackBroken, FallbackWhy: "1 of 2 endpoints fail"}
 				s.Cluster.InSync, s.Cluster.WaitsFor = false, "service: unreachable"
 				s.Cluster.NodePods = &status.NodePods{Stats: pods.Stats{Pods: 7}, LastError: "forbidden"}
 				c.Status = func() status.Status { return s }
 			}, shown,
-			[]string{"not ready: starting", "Waits for a restart: listen.port intercept", "fd00::10 not held no reply", "waits for service: unreachable", "pods of the node forbidden 7 –"},
+			[]string{"not ready: starting", "Waits for a restart: listen.port intercept", "fd00::10 not held no reply broken 1 of 2 endpoints fail", "waits for service: unreachable", "pods of the node forbidden 7 –"},
 			nil,
 		},
 		{

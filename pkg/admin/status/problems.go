@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/names/blocklist"
 	"github.com/nodecache/node-cache/pkg/names/etcd"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
@@ -387,6 +388,10 @@ func (l *problems) addIntercept(i *Intercept, standby bool) {
 			"check that cluster.central.service has ready endpoints, or set addresses in intercept.fallback")
 	}
 	for _, lease := range i.Leases {
+		if lease.Fallback == intercept.FallbackBroken {
+			l.add(FallbackBroken, where, fmt.Sprintf("the fallback of %s is broken: %s", lease.Address, lease.FallbackWhy),
+				"without this agent, queries of its pods fail, or some of them: check these servers, then run `node-cache doctor` in its pod").Subject = lease.Address.String()
+		}
 		if i.From != "" && len(i.Fallback) > 0 && !slices.ContainsFunc(i.Fallback, func(to netip.AddrPort) bool { return to.Addr().Is4() == lease.Address.Is4() }) {
 			l.add(NoFallback, where, "there is no fallback of the IP family of "+lease.Address.String(),
 				"without this agent, queries to that address time out: add a fallback of its family, or remove the listen address").Subject = lease.Address.String()

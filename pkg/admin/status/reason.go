@@ -17,6 +17,7 @@ const (
 	EtcdFull           Reason = "EtcdFull"           // records of etcd exceed their memory
 	EtcdInvalid        Reason = "EtcdInvalid"        // records of etcd are not served
 	EtcdUnavailable    Reason = "EtcdUnavailable"    // the records of etcd may be old
+	FallbackBroken     Reason = "FallbackBroken"     // without the agent, pods get no answers, or not all
 	FederationUnknown  Reason = "FederationUnknown"  // federations have no aliases
 	ForeignSocket      Reason = "ForeignSocket"      // another process is bound to an address of the agent
 	HandoverFails      Reason = "HandoverFails"      // the next agent cannot take over the sockets

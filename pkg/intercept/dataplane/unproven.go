@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+// Unproven returns why a query of the node that a fallback answers does not prove that it answers pods: clauses. A packet of the node
+// skips the hooks for packets that arrive, where some data planes act. Nil: nothing is known that treats pods otherwise.
+func (f Found) Unproven() []string {
+	if !f.Early {
+		return nil
+	}
+	who := map[Proxy]string{Cilium: "Cilium", Calico: "Calico's eBPF data plane", OVS: "Open vSwitch", EBPF: "an eBPF program"}[f.Proxy]
+	return []string{who + " handles packets of pods before netfilter"}
+}
