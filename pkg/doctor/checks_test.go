@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/doctor"
+	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
 	"github.com/nodecache/node-cache/pkg/intercept/rules"
 	"github.com/nodecache/node-cache/pkg/sockdiag"
@@ -166,6 +167,16 @@ func TestChecks(t *testing.T) {
 		}},
 		{name: "all fallbacks serve others over TCP", change: func(_ *doctor.Config, f *doctor.Facts) {
 			f.Fallback[1].Answer, f.Fallback[3].Answer = "REFUSED", "SERVFAIL"
+		}},
+		{name: "the rules lead nowhere", change: func(_ *doctor.Config, f *doctor.Facts) {
+			f.WithoutLease[local4] = intercept.FallbackResult{
+				State: intercept.FallbackBroken, Why: "the endpoints answer, but not a query past the lease over UDP: no reply within 2s",
+			}
+		}},
+		{name: "the fallback has no cluster names", change: func(_ *doctor.Config, f *doctor.Facts) {
+			f.WithoutLease[local4] = intercept.FallbackResult{
+				State: intercept.FallbackUnverified, Why: "it replies that there is no name kubernetes.default.svc.cluster.local.",
+			}
 		}},
 		{name: "no fallback of one family", change: func(_ *doctor.Config, f *doctor.Facts) { f.Fallback = f.Fallback[:2] }},
 		{name: "no fallback", change: func(_ *doctor.Config, f *doctor.Facts) { f.Fallback, f.Backends[0].Fallback = nil, nil }},

@@ -54,6 +54,8 @@ type Facts struct {
 	DropErr error
 
 	Fallback []Outcome // outcomes of the queries to each fallback server
+	// WithoutLease has the results of queries past the lease, by the address that clients query; nil: not tested.
+	WithoutLease map[netip.Addr]intercept.FallbackResult
 
 	Status    string // state of the agent: "ready", or why it is not
 	StatusErr error
@@ -303,6 +305,7 @@ func (f *Facts) ask(ctx context.Context, c *Config) {
 	f.Node = note(append(own, c.probeAll(ctx, probes)...))
 	f.askFromPod(ctx, c, probes, note)
 	f.Fallback = c.probeAll(ctx, c.fallbackProbes(f.Backends))
+	f.testFallback(ctx, c)
 }
 
 // ownProbes returns the probes to the agent's own sockets, which no rule redirects.

@@ -15,6 +15,7 @@ import (
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/doctor"
 	"github.com/nodecache/node-cache/pkg/hint"
+	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
 	"github.com/nodecache/node-cache/pkg/intercept/rules"
 	"github.com/nodecache/node-cache/pkg/sockdiag"
@@ -51,6 +52,7 @@ func well(c *doctor.Config) doctor.Facts {
 			Proxy: dataplane.NFTables, Evidence: []string{"kube-proxy reports mode nftables"}, Backend: "nftables", Reason: "kube-proxy uses it",
 		},
 		Kubelet: doctor.Kubelet{From: "clusterDNS in /var/lib/kubelet/config.yaml"}, Pods: map[netip.Addr]int{},
+		WithoutLease: map[netip.Addr]intercept.FallbackResult{},
 	}
 	held := rules.State{Backend: "nftables", Present: true, Owner: token, Leases: map[netip.Addr]time.Duration{}}
 	for _, a := range c.Rules.Addresses {
@@ -62,6 +64,7 @@ func well(c *doctor.Config) doctor.Facts {
 	}
 	for _, l := range c.Rules.Leases() {
 		held.Leases[l.Key] = 2600 * time.Millisecond
+		f.WithoutLease[l.Key] = intercept.FallbackResult{State: intercept.FallbackWorks}
 		f.Kubelet.DNS = append(f.Kubelet.DNS, l.Key.String())
 		f.Pods[l.Key] = 14
 		to := netip.AddrPortFrom(l.Key, 53)
@@ -136,7 +139,7 @@ func TestReport(t *testing.T) {
 			name: "never-started", failed: true,
 			change: func(_ *doctor.Config, f *doctor.Facts) {
 				unserved(f)
-				f.Backends, f.Addresses, f.Fallback = nil, nil, nil
+				f.Backends, f.Addresses, f.Fallback, f.WithoutLease = nil, nil, nil, nil
 				f.Node, f.Pod = become(f.Node, silent()), become(f.Pod, silent())
 				f.Kubelet.DNS, f.Pods = []string{"10.96.0.10"}, map[netip.Addr]int{netip.MustParseAddr("10.96.0.10"): 12, netip.MustParseAddr("8.8.8.8"): 1}
 			},
@@ -167,7 +170,7 @@ func TestReport(t *testing.T) {
 			name: "no-capabilities",
 			change: func(_ *doctor.Config, f *doctor.Facts) {
 				f.Missing, f.AgentPID = []string{"NET_ADMIN"}, 0
-				f.Backends, f.BackendErrs, f.Fallback = nil, []error{errSeen}, nil
+				f.Backends, f.BackendErrs, f.Fallback, f.WithoutLease = nil, []error{errSeen}, nil, nil
 				for i := range f.Node {
 					f.Node[i].TrackedErr = "operation not permitted"
 					if f.Node[i].Own {

@@ -304,6 +304,8 @@ func TestLinkLocal(t *testing.T) {
 		{"This node: ok conntrack table: ", " entries"},
 		{"Central DNS: ok 10.201.0.2:53 udp: NOERROR", ""},
 		{"Central DNS: ok [fd00:201::2]:53 tcp: NOERROR", ""},
+		{"Central DNS: ok fallback 169.254.20.10: the fallback answers", ""},
+		{"Central DNS: ok fallback fd00::a: the fallback answers", ""},
 	}
 	for _, a := range []string{"169.254.20.10", "fd00::a"} {
 		want = append(want, [2]string{"Asked from the node: ok socket " + a + ": agent 0badcafe (udp ", ", tcp "})

@@ -109,7 +109,7 @@ func TestCiliumNeedsRules(t *testing.T) {
 func TestPodsStayUntracked(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func() (intercept.Backend, error){
-		"nftables": func() (intercept.Backend, error) { return nftables.New(slog.New(slog.DiscardHandler)) },
+		"nftables": openNftables,
 		"iptables": openIptables(iptables.Nft),
 	} {
 		t.Run(name, func(t *testing.T) {

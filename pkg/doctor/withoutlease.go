@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
+)
+
+// testFallback tests the fallback of each lease, as an agent does all the time. It needs rules in the kernel.
+func (f *Facts) testFallback(ctx context.Context, c *Config) {
+	if !c.Intercept || len(f.Backends) == 0 || len(f.Missing) > 0 || c.Name == "" {
+		return
+	}
+	r := c.Rules
+	for _, h := range f.Backends {
+		r.Fallback = append(r.Fallback, h.Fallback...)
+	}
+	slices.SortFunc(r.Fallback, netip.AddrPort.Compare)
+	r.Fallback = slices.Compact(r.Fallback)
+	tester := intercept.Tester{Name: c.Name}
+	f.WithoutLease = map[netip.Addr]intercept.FallbackResult{}
+	for _, l := range r.Leases() {
+		if part := r.Family(l.Key.Is6()); r.Mode == rules.Transparent || len(part.Fallback) > 0 { // else another line says that there is none
+			f.WithoutLease[l.Key] = tester.Test(ctx, &r, l)
+		}
+	}
+}
+
+// checkWithoutLease checks where packets past the lease go. Those of the node are all that can be sent so: what pods' packets need
+// besides is a warning.
+func (e *checker) checkWithoutLease() {
+	for _, l := range e.keys() {
+		got, tested := e.WithoutLease[l.Key]
+		if !tested {
+			continue
+		}
+		doubts := strings.Join(e.DataPlane.Unproven(), "; ")
+		e.add("fallback "+l.Key.String(),
+			row{got.State == intercept.FallbackBroken, Fail, got.Why, "see docs/runbooks/NodeCacheFallbackBroken.md: pods get no answers without the agent, or not all"},
+			row{got.State == intercept.FallbackUnverified, Warn, "not verified: " + got.Why, "make the fallback a DNS server of the cluster"},
+			row{doubts != "", Warn, "the fallback answers the node; not verified for pods: " + doubts, "stop one agent, and query from a pod of its node"},
+			row{true, OK, "the fallback answers", ""})
+	}
+}
