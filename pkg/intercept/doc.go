@@ -8,10 +8,9 @@
 //	rules   State → Apply: at the start, when Watch reports a change, when the fallback
 //	        changes, and each minute; after a failure with exponential backoff. With
 //	        AwaitLease, the first rules wait for the leases (Prepare)
-//	lease   for each address: Probe → Renew, twice a second; sooner if the probe
-//	        succeeded but a reader was busy for too long
+//	lease   for each address: Probe → Renew, each second; sooner after a failure
 //	test    for each address: Tester.Test, at the start, after each change of the rules, and
-//	        each half minute
+//	        each five minutes
 //
 // The lease is in the kernel and ends there by itself. The Keeper renews it only after a
 // query through the agent's own listening sockets was answered correctly, and only for

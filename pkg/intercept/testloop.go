@@ -5,6 +5,7 @@ package intercept
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,13 +13,15 @@ import (
 )
 
 const (
-	testInterval = 27 * time.Second // shortest time between two tests of the fallback without a reason
-	testJitter   = 6 * time.Second  // added at random, so that the agents of a cluster do not test at once
+	// The agents of a cluster ask all endpoints of its DNS: 5,000 agents and ten endpoints are 330 queries a second.
+	testInterval = 5 * time.Minute  // time between two tests of the fallback without a reason
+	testBroken   = time.Minute      // the same while it is broken
+	testSpread   = 30 * time.Second // a test comes at random up to so much later: a changed endpoint is news for all agents at once
 	testGap      = 2 * time.Second  // shortest time between two tests, and until one that failed is repeated
 )
 
-// testLoop tests the fallback of each lease until ctx ends: once the first rules are written, after each change of them, and at an
-// interval. It changes no lease.
+// testLoop tests the fallback of each lease until ctx ends: once the first rules are written, soon after each change of them, and at
+// an interval. It changes no lease.
 func (k *Keeper) testLoop(ctx context.Context) {
 	if k.cfg.TestFallback == nil {
 		return
@@ -34,13 +37,18 @@ func (k *Keeper) testLoop(ctx context.Context) {
 		if repeat {
 			continue
 		}
-		next := time.NewTimer(testInterval - testGap + rand.N(testJitter)) //nolint:gosec // no secret
+		space := testInterval
+		if k.fallbackBroken() {
+			space = testBroken
+		}
+		next := time.NewTimer(space - testGap)
 		select {
 		case <-k.retest:
 		case <-next.C:
 		case <-ctx.Done():
 		}
 		next.Stop()
+		_ = retry.Sleep(ctx, rand.N(testSpread)) //nolint:gosec // no secret
 	}
 }
 
@@ -70,6 +78,11 @@ func (k *Keeper) testFallback(ctx context.Context) (repeat bool) {
 		repeat = l.recordTest(result) || repeat
 	}
 	return repeat
+}
+
+// fallbackBroken reports whether the last test of any lease failed.
+func (k *Keeper) fallbackBroken() bool {
+	return slices.ContainsFunc(k.leases, func(l *lease) bool { return l.fallbackResult().State == FallbackBroken })
 }
 
 // rulesChanged requests a test of the fallback, and makes a running one not count.
