@@ -34,7 +34,7 @@ func (f *Facts) testFallback(ctx context.Context, c *Config) {
 
 // checkWithoutLease checks where packets past the lease go. Those of the node are all that can be sent so: what pods' packets need
 // besides is a warning.
-func (e *checker) checkWithoutLease() {
+func checkWithoutLease(e *checker) {
 	for _, l := range e.keys() {
 		got, tested := e.WithoutLease[l.Key]
 		if !tested {

@@ -151,8 +151,7 @@ func TestUnproven(t *testing.T) {
 		{name: "Cilium was installed after the start", found: dataplane.Found{Proxy: dataplane.IPTables}, cilium: true, want: []string{byCilium}},
 		{name: "Open vSwitch", found: dataplane.Found{Proxy: dataplane.OVS, Early: true}, want: []string{"Open vSwitch handles packets of pods before netfilter"}},
 	} {
-		n := &Node{dataPlane: tt.found}
-		n.cilium.present = tt.cilium
-		assert.Same(t, tt.name, tt.want, n.unproven())
+		w := &ciliumWatcher{present: tt.cilium}
+		assert.Same(t, tt.name, tt.want, w.unproven(tt.found))
 	}
 }

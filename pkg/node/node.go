@@ -311,7 +311,7 @@ func (n *Node) newKeeper(ctx context.Context, now Target) (*intercept.Keeper, er
 	keeper, err := intercept.New(intercept.Config{
 		Backend: backend, Rules: r, Lease: n.config.Intercept.Lease, Renew: min(renewInterval, n.config.Intercept.Lease/minRenewals),
 		AwaitLease: n.leaseWait, Predecessors: n.predecessors, Probe: prober.Probe, Busy: n.cfg.LongestBatch, Adapt: n.cilium.adapt,
-		TestFallback: test, Unproven: n.unproven, Log: n.log, Now: time.Now,
+		TestFallback: test, Unproven: func() []string { return n.cilium.unproven(n.dataPlane) }, Log: n.log, Now: time.Now,
 	})
 	if err != nil {
 		return nil, err
@@ -324,15 +324,6 @@ func (n *Node) newKeeper(ctx context.Context, now Target) (*intercept.Keeper, er
 		keeper.Start()
 	}
 	return keeper, nil
-}
-
-// unproven returns why a test of the fallback proves nothing for pods. Cilium may come while the agent runs.
-func (n *Node) unproven() []string {
-	found := n.dataPlane
-	if !found.Early && n.cilium.on() {
-		found = dataplane.Found{Proxy: dataplane.Cilium, Early: true}
-	}
-	return found.Unproven()
 }
 
 // TargetChanged must be called when Target may return something else. It does not block.
