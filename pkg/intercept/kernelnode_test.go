@@ -56,7 +56,7 @@ func openIptables(v iptables.Variant) func() (intercept.Backend, error) {
 func flushIptables(variant string) [][]string {
 	var all [][]string
 	for _, program := range []string{"iptables", "ip6tables"} {
-		for _, table := range []string{"raw", "nat", "filter"} {
+		for _, table := range []string{"raw", "mangle", "nat", "filter"} {
 			for _, what := range []string{"-F", "-X"} {
 				all = append(all, []string{program + variant, "-w", "-t", table, what})
 			}
