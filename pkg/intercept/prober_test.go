@@ -293,7 +293,7 @@ func TestForgedOwnAddress(t *testing.T) {
 		})
 		assert.NoError(t, err)
 		defer func() { _ = forger.Close() }()
-		q, err := new(dns.Msg).SetQuestion(intercept.SelfName, dns.TypeTXT).Pack()
+		q, err := new(dns.Msg).SetQuestion("forged.nodetest.test.", dns.TypeTXT).Pack() // the server does not count those for SelfName
 		assert.NoError(t, err)
 		ask := func() {
 			if who, err := nodetest.Ask(hosts.Pods[0], to, "udp"); err != nil || who != token {
