@@ -57,7 +57,7 @@ func leaves() []layer {
 		{folder: "pkg/intercept/nftables", allow: []string{rules, "github.com/google/nftables", "github.com/mdlayher/netlink", "golang.org/x/sys"}},
 		{folder: "pkg/iptables", allow: []string{rules, modulePath + "/pkg/intercept/dataplane", "github.com/coreos/go-iptables", "github.com/mdlayher/netlink", "github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys"}},
 		{folder: "pkg/intercept", allow: []string{rules, "github.com/miekg/dns", "golang.org/x/sys"}},
-		{folder: "pkg/intercept/dataplane", allow: []string{"github.com/cilium/ebpf", "github.com/google/nftables", "github.com/vishvananda/netlink", "golang.org/x/sys"}},
+		{folder: "pkg/intercept/dataplane", allow: []string{"github.com/cilium/ebpf", "github.com/google/nftables", "github.com/mdlayher/netlink", "github.com/vishvananda/netlink", "golang.org/x/sys"}},
 		{folder: "pkg/configsource", allow: []string{remote, modulePath + "/pkg/config", modulePath + "/pkg/convert", modulePath + "/pkg/filewatch", modulePath + "/pkg/watch", "golang.org/x/time/rate", "k8s.io/api", "k8s.io/apimachinery"}},
 		{folder: "pkg/capabilities", allow: []string{"kernel.org/pub/linux/libs/security/libcap/cap", "golang.org/x/sys"}},
 	}

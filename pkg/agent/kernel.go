@@ -21,10 +21,12 @@ import (
 	"github.com/nodecache/node-cache/pkg/capabilities"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/hint"
+	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
 	"github.com/nodecache/node-cache/pkg/kernelhits"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/retry"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
@@ -36,6 +38,7 @@ type kernelHits struct {
 
 	why      string      // why the kernel does not answer; empty: it does, or kernel.hits is off
 	stopped  atomic.Bool // switched off by `node-cache kernel off`
+	learner  atomic.Bool // a policy engine that learns names from DNS replies has been seen on this node
 	running  *atomic.Pointer[generation]
 	resolver *resolve.Resolver
 	watchers *resolve.Watchers
@@ -68,6 +71,7 @@ func (h *kernelHits) open(ctx context.Context) error {
 	switch {
 	case err == nil:
 		h.Responder = k
+		h.findLearner(ctx)
 		h.watchers.Changed = h.update
 		h.running.Load().cache.Observe(h.Changed)
 		h.update()
@@ -97,7 +101,58 @@ func (h *kernelHits) run(ctx context.Context, handedOver <-chan struct{}) {
 		case <-ctx.Done():
 		}
 	}()
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() { h.watchLearner(ctx) })
 	h.Run(ctx)
+}
+
+const (
+	learnerInterval = 2 * time.Second  // between two looks for a policy engine that learns names
+	learnerPermit   = 10 * time.Second // kernel.permitName beside one: kube-network-policies forgets a name after 30 s
+)
+
+// findLearner sets h.learner. It stays set: an engine that restarts may remove its table.
+func (h *kernelHits) findLearner(ctx context.Context) {
+	found, err := dataplane.HasLearner()
+	if err != nil {
+		h.log.DebugContext(ctx, "looking for a policy engine that learns names failed", "err", err)
+	}
+	if found {
+		h.learner.Store(true)
+		h.log.InfoContext(ctx, "policy engine learns names from replies", "engine", "kube-network-policies")
+	}
+}
+
+// watchLearner looks for a policy engine that learns names. Once there is one, a restart of it ends all permits of names: it knows
+// none, as if the kernel had answered nothing.
+func (h *kernelHits) watchLearner(ctx context.Context) {
+	for !h.learner.Load() {
+		if retry.Sleep(ctx, learnerInterval) != nil {
+			return
+		}
+		if h.findLearner(ctx); h.learner.Load() {
+			h.update()
+		}
+	}
+	backoff := retry.Backoff{First: 100 * time.Millisecond, Last: 10 * time.Second}
+	for ctx.Err() == nil {
+		backoff.Begin()
+		if err := dataplane.WatchLearner(ctx, h.ForgetNames); err != nil {
+			h.log.WarnContext(ctx, "watching the policy engine failed", "err", err)
+			_ = retry.Sleep(ctx, backoff.Next())
+		}
+	}
+}
+
+// permitName returns kernel.permitName, or what it is by default on this node.
+func (h *kernelHits) permitName() time.Duration {
+	switch set := h.running.Load().config.Kernel.PermitName; {
+	case set == 0 && h.learner.Load():
+		return learnerPermit
+	default:
+		return set
+	}
 }
 
 // capabilities returns the capabilities for attaching programs to interfaces that appear later.
@@ -127,6 +182,7 @@ func (h *kernelHits) update() {
 	r := h.running.Load()
 	h.Changed(nil)
 	h.SetPermit(r.config.Kernel.Permit)
+	h.SetNamePermit(h.permitName())
 	h.Set(h.state() == status.KernelOn)
 	if err := h.SetDestinations(r.kernelDestinations()); err != nil {
 		h.log.Warn("setting the addresses of the kernel's answers failed", "err", err)
@@ -158,15 +214,19 @@ func (h *kernelHits) state() string {
 
 // status returns nil if kernel.hits was off at the start.
 func (h *kernelHits) status() *status.Kernel {
-	switch {
-	case h.Responder != nil && h.state() == status.KernelOn && h.node.Lapsed():
-		return status.KernelOf(h.Responder, "paused: the agent holds no lease", time.Now())
-	case h.Responder != nil:
-		return status.KernelOf(h.Responder, h.state(), time.Now())
-	case h.why != "":
-		return &status.Kernel{State: h.state()}
+	if h.Responder == nil {
+		if h.why != "" {
+			return &status.Kernel{State: h.state()}
+		}
+		return nil
 	}
-	return nil
+	state := h.state()
+	if state == status.KernelOn && h.node.Lapsed() {
+		state = "paused: the agent holds no lease"
+	}
+	s := status.KernelOf(h.Responder, state, time.Now())
+	s.PermitName = h.permitName().Seconds()
+	return s
 }
 
 // page returns the handlers of the page /kernel.

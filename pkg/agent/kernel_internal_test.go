@@ -62,6 +62,26 @@ func TestKernelState(t *testing.T) {
 	}
 }
 
+// TestPermitName has a policy engine that learns names on the node, or not.
+func TestPermitName(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name      string
+		set, want time.Duration
+		learner   bool
+	}{
+		{"no engine", 0, 0, false},
+		{"engine", 0, 10 * time.Second, true},
+		{"set, for an engine that the agent does not know", 20 * time.Second, 20 * time.Second, false},
+		{"set, and engine", 20 * time.Second, 20 * time.Second, true},
+	} {
+		h := &kernelHits{running: new(atomic.Pointer[generation])}
+		h.learner.Store(tt.learner)
+		h.running.Store(&generation{config: config.Config{Kernel: config.Kernel{PermitName: tt.set}}})
+		assert.Equal(t, tt.name, tt.want, h.permitName())
+	}
+}
+
 // TestKernelRestart lists which changes of the section kernel are in use at once.
 func TestKernelRestart(t *testing.T) {
 	t.Parallel()
@@ -82,9 +102,9 @@ func TestKernelRestart(t *testing.T) {
 		old := config.Default(config.Agent)
 		old.Kernel.Hits = tt.from
 		now := old
-		now.Kernel.Hits, now.Kernel.Size, now.Kernel.Permit = tt.to, old.Kernel.Size+tt.size, 1
+		now.Kernel.Hits, now.Kernel.Size, now.Kernel.Permit, now.Kernel.PermitName = tt.to, old.Kernel.Size+tt.size, 1, 2
 		keys := revertRestartKeys(&now, &old, tt.loaded)
-		if got := slices.Contains(keys, "kernel"); got != tt.needs || now.Kernel.Hits != tt.want || now.Kernel.Permit != 1 {
+		if got := slices.Contains(keys, "kernel"); got != tt.needs || now.Kernel.Hits != tt.want || now.Kernel.Permit != 1 || now.Kernel.PermitName != 2 {
 			t.Errorf("%+v: needs a restart: %t; %+v", tt, got, now.Kernel)
 		}
 		assert.Same(t, "size", old.Kernel.Size, now.Kernel.Size)

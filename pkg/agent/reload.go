@@ -228,7 +228,7 @@ func (r *generation) route(zone string) *route {
 // revertRestartKeys resets the keys that need a restart to their old values, and returns them.
 func revertRestartKeys(cfg, old *config.Config, kernelLoaded bool) (keys []string) {
 	kernel := old.Kernel
-	kernel.Permit = cfg.Kernel.Permit // reloaded live
+	kernel.Permit, kernel.PermitName = cfg.Kernel.Permit, cfg.Kernel.PermitName // reloaded live
 	if kernelLoaded || cfg.Kernel.Hits == config.KernelOff {
 		kernel.Hits = cfg.Kernel.Hits
 	}

@@ -61,6 +61,10 @@ type Kernel struct {
 	// How long the kernel answers a pod after the agent has answered it. A rule or NetworkPolicy that begins to deny DNS
 	// takes effect after this time.
 	Permit time.Duration `yaml:"permit" min:"1s" max:"1m"`
+	// How long the kernel gives a pod the answer for a name after the agent has given it. Policy engines that learn names
+	// from DNS replies do not see those of the kernel: set less than they remember a name. `0s`: 10 s if this node has
+	// such an engine that the agent knows, kube-network-policies, else no limit.
+	PermitName time.Duration `yaml:"permitName" max:"1m"`
 }
 
 // Handover is the section handover.

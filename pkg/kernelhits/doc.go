@@ -18,4 +18,4 @@
 // ADR 18 has the reasons.
 package kernelhits
 
-//go:generate go tool bpf2go -cc clang -cflags "-O2 -g -Wall -Wextra -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -target bpfel -type key -type answer -type client_key -type client -type holder -type destination -type address -type control -no-global-types hits bpf/hits.c
+//go:generate go tool bpf2go -cc clang -cflags "-O2 -g -Wall -Wextra -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -target bpfel -type key -type answer -type client_key -type client -type holder -type destination -type address -type control -type name_key -no-global-types hits bpf/hits.c

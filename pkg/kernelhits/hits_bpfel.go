@@ -62,16 +62,18 @@ type hitsClientKey struct {
 }
 
 type hitsControl struct {
-	_         structs.HostLayout
-	Heartbeat uint64
-	Clock     uint64
-	Lease     uint64
-	Permit    uint64
-	Enabled   uint32
-	Epoch     uint32
-	Changing  uint32
-	Port      uint32
-	Writes    [256]uint32
+	_          structs.HostLayout
+	Heartbeat  uint64
+	Clock      uint64
+	Lease      uint64
+	Permit     uint64
+	NamePermit uint64
+	NamesSince uint64
+	Enabled    uint32
+	Epoch      uint32
+	Changing   uint32
+	Port       uint32
+	Writes     [256]uint32
 }
 
 type hitsDestination struct {
@@ -96,6 +98,14 @@ type hitsKey struct {
 	NameLen uint8
 }
 
+type hitsNameKey struct {
+	_       structs.HostLayout
+	Hash    uint64
+	Ifindex uint32
+	Type    uint16
+	Unused  uint16
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -106,6 +116,7 @@ const (
 	hitsMapDestinations  = "destinations"
 	hitsMapHits          = "hits"
 	hitsMapHolders       = "holders"
+	hitsMapNames         = "names"
 	hitsMapScratches     = "scratches"
 	hitsMapSockets       = "sockets"
 	hitsMapVersions      = "versions"
@@ -169,6 +180,7 @@ type hitsMapSpecs struct {
 	Destinations *ebpf.MapSpec `ebpf:"destinations"`
 	Hits         *ebpf.MapSpec `ebpf:"hits"`
 	Holders      *ebpf.MapSpec `ebpf:"holders"`
+	Names        *ebpf.MapSpec `ebpf:"names"`
 	Scratches    *ebpf.MapSpec `ebpf:"scratches"`
 	Sockets      *ebpf.MapSpec `ebpf:"sockets"`
 	Versions     *ebpf.MapSpec `ebpf:"versions"`
@@ -206,6 +218,7 @@ type hitsMaps struct {
 	Destinations *ebpf.Map `ebpf:"destinations"`
 	Hits         *ebpf.Map `ebpf:"hits"`
 	Holders      *ebpf.Map `ebpf:"holders"`
+	Names        *ebpf.Map `ebpf:"names"`
 	Scratches    *ebpf.Map `ebpf:"scratches"`
 	Sockets      *ebpf.Map `ebpf:"sockets"`
 	Versions     *ebpf.Map `ebpf:"versions"`
@@ -219,6 +232,7 @@ func (m *hitsMaps) Close() error {
 		m.Destinations,
 		m.Hits,
 		m.Holders,
+		m.Names,
 		m.Scratches,
 		m.Sockets,
 		m.Versions,

@@ -40,7 +40,7 @@ const (
 	maxAnswers = 8192
 	slotCount  = 8192
 	optLen     = 11
-	writesHash = 0x9e3779b97f4a7c15
+	nameHash   = 0x9e3779b97f4a7c15
 	maxQuery   = 12 + maxName + 4 + optLen
 )
 
@@ -100,6 +100,8 @@ type Responder struct {
 	table  table
 	links  links
 	panics atomic.Uint64 // recovered panics
+
+	namesSwept time.Time // when sweepNames last ran; of the goroutine of Run
 
 	mu           sync.Mutex               // guards the fields below
 	destinations map[hitsDestination]bool // keys of objects.Destinations
@@ -339,6 +341,7 @@ func (k *Responder) guard(ctx context.Context, do func()) {
 func (k *Responder) upkeep() {
 	k.table.sweep()
 	k.links.count()
+	k.sweepNames()
 	if err := k.readSockets(); err != nil {
 		k.log.Warn("reading sockets failed", "err", err)
 	}

@@ -51,6 +51,7 @@ type node struct {
 
 	stop      func()        // detaches
 	blockedIn time.Duration // that of links; 0: its own
+	left      time.Duration // for which an answer is valid; 0: for longer than the test
 }
 
 // newNode starts the agent. The hook "clsact" is that of kernels without tcx.
@@ -93,6 +94,7 @@ func (n *node) startAgent(t *testing.T, hook string) {
 		return list
 	})
 	k.links.legacy = hook == "clsact"
+	k.cfg.Source = answerer{byKernel, n.left}
 	k.links.blockedIn = cmp.Or(n.blockedIn, k.links.blockedIn)
 	assert.NoError(t, k.SetDestinations(agentAddrs()))
 	assert.NoError(t, k.readSockets())
@@ -102,7 +104,7 @@ func (n *node) startAgent(t *testing.T, hook string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	for _, conn := range conns {
-		group.Go(func() { serve(conn, k.Worker(answerer{byAgent})) })
+		group.Go(func() { serve(conn, k.Worker(answerer{name: byAgent})) })
 	}
 	group.Go(func() { k.fillAll(ctx) })
 	group.Go(func() {
@@ -132,7 +134,7 @@ func (n *node) startAgent(t *testing.T, hook string) {
 func open(t *testing.T, sockets func() []syscall.RawConn) *Responder {
 	t.Helper()
 	k, err := Open(Config{
-		Source: answerer{byKernel}, Owner: func([]byte) []byte { return nil }, Size: 64 * AnswerSize,
+		Source: answerer{name: byKernel}, Owner: func([]byte) []byte { return nil }, Size: 64 * AnswerSize,
 		Permit: time.Hour, Lease: time.Hour, Port: 5300,
 		Sockets: sockets, Busy: func() time.Duration { return 0 }, Lapsed: func() bool { return false },
 		Count: func(Hits) {}, Attribute: func(Client) {}, Now: time.Now, Log: slog.New(slog.DiscardHandler),
@@ -187,7 +189,10 @@ func serve(conn *net.UDPConn, w server.Worker) {
 }
 
 // An answerer answers TXT queries of any name with its own.
-type answerer struct{ name string }
+type answerer struct {
+	name string
+	left time.Duration // for which an answer is valid; 0: for longer than the test
+}
 
 func (a answerer) reply(pkt, dst []byte) ([]byte, bool) {
 	var q dns.Msg
@@ -221,7 +226,7 @@ func (answerer) Flush(time.Time) {}
 // SharedReply implements [Source].
 func (a answerer) SharedReply(pkt []byte, _ time.Time, dst []byte) ([]byte, resolve.Shared, bool) {
 	dst, ok := a.reply(pkt, dst)
-	return dst, resolve.Shared{Source: resolve.SourceCache, Key: pkt[12 : len(pkt)-1], Left: time.Hour}, ok
+	return dst, resolve.Shared{Source: resolve.SourceCache, Key: pkt[12 : len(pkt)-1], Left: cmp.Or(a.left, time.Hour)}, ok
 }
 
 // await waits until a host gets its answers from the kernel, in both families.

@@ -27,6 +27,8 @@ type programRun struct {
 	answer hitsAnswer
 	client hitsClient
 	gso    uint32 // size of the frame's segments
+
+	nameAnswered uint64 // when the agent answered the question; 0: never
 }
 
 const (
@@ -57,6 +59,7 @@ func newRun(t *testing.T, k *Responder, family uint32) *programRun {
 	r.answer.Epoch, r.answer.Slot, r.answer.Version = k.control.Epoch, [2]uint32{1, 2}, [2]uint32{uint32(k.version[1]), uint32(k.version[2])}
 	r.answer.Flags, r.answer.Counts = networkOrder(0x8580), [3]uint16{0x0101, 0x0202, 0x0303}
 	k.control.Lease, k.control.Permit, k.control.Changing, k.control.Port = math.MaxInt64, math.MaxInt64, 0, 53
+	k.control.NamePermit, k.control.NamesSince = 0, 0
 	clear(k.control.Writes[:])
 	k.Beat()
 	k.Set(true)
@@ -84,6 +87,8 @@ func (r *programRun) run(t *testing.T) ([]byte, hitsClient) {
 	assert.NoError(t, r.objects.Clients.Put(client, r.client))
 	key, _, _ := keyOf(r.frame[len(headOf(r.family)):])
 	assert.NoError(t, r.objects.Answers.Put(&key, &r.answer))
+	name := hitsNameKey{Hash: hashOf(&key), Ifindex: loopback, Type: key.Type}
+	assert.NoError(t, r.objects.Names.Put(&name, r.nameAnswered))
 	var ctx [48]uint32 // struct __sk_buff
 	ctx[44] = r.gso
 	opts := ebpf.RunOptions{Data: r.frame, DataOut: make([]byte, 2048), Context: ctx}
@@ -134,6 +139,19 @@ func TestProgram(t *testing.T) {
 		{"permit in renewal", "46", true, func(r *programRun) {
 			r.control.Permit, r.client.Answered = 100*second, bootTime()-60*second
 			_, r.client = r.run(t)
+		}},
+		{"name that the agent has never answered", "46", false, func(r *programRun) { r.control.NamePermit = second }},
+		{"name that the agent has answered", "46", true, func(r *programRun) { r.control.NamePermit, r.nameAnswered = second, bootTime()-second/2 }},
+		{"name that the agent has answered long ago", "46", false, func(r *programRun) { r.control.NamePermit, r.nameAnswered = second, bootTime()-2*second }},
+		{"name that the agent has answered before the engine forgot all", "4", false, func(r *programRun) {
+			r.control.NamePermit, r.nameAnswered = second, bootTime()-second/2
+			r.ForgetNames()
+		}},
+		{"name that the agent has answered with another answer", "4", false, func(r *programRun) {
+			r.control.NamePermit, r.nameAnswered, r.answer.Base = second, bootTime()-second/2, bootTime()-second/4
+		}},
+		{"name whose answer the agent has given since it is this", "4", true, func(r *programRun) {
+			r.control.NamePermit, r.nameAnswered, r.answer.Base = second, bootTime()-second/4, bootTime()-second/2
 		}},
 		{"TTL of the cache", "4", true, func(r *programRun) {
 			r.answer.CountsDown, r.answer.Ttls, r.answer.Ttl[0], r.answer.Base = 1, 1, 4, bootTime()-10*second-second/2

@@ -294,14 +294,18 @@ func (t *table) write(key hitsKey, e *entry, a *hitsAnswer, size int, shared *re
 
 // change calls do, which changes the answer in the kernel. Meanwhile queries for the name go to the agent.
 func (t *table) change(key *hitsKey, do func() error) error {
-	hash := uint64(0)
-	for name := key.Name[:min(maxName, int(key.NameLen)+7)]; len(name) >= 8; name = name[8:] {
-		hash = (hash ^ binary.NativeEndian.Uint64(name)) * writesHash
-	}
-	writes := &t.k.control.Writes[hash>>56]
+	writes := &t.k.control.Writes[hashOf(key)>>56]
 	atomic.AddUint32(writes, 1) // odd: a change is under way
 	defer atomic.AddUint32(writes, 1)
 	return do()
+}
+
+// hashOf returns the hash of the key's name.
+func hashOf(key *hitsKey) (hash uint64) {
+	for name := key.Name[:min(maxName, int(key.NameLen)+7)]; len(name) >= 8; name = name[8:] {
+		hash = (hash ^ binary.NativeEndian.Uint64(name)) * nameHash
+	}
+	return hash
 }
 
 // remove removes the answer from the kernel.

@@ -216,3 +216,30 @@ func TestKernelPermit(t *testing.T) {
 	proctest.Eventually(t, time.Minute, "the rules are back", func() bool { return strings.Contains(b.rules(t), agentIPv4.String()) })
 	b.awaitKernelHits(t, denied, 0)
 }
+
+// TestKernelLearner writes the table of a policy engine that learns names from DNS replies. The agent then answers each name of a pod now
+// and then itself, and at once when the engine has started again and knows none.
+func TestKernelLearner(t *testing.T) {
+	t.Parallel()
+	const permitName = 10 * time.Second // while no permit of the pod is to be renewed
+	b := newHarness(t, options{extra: "kernel: {hits: on, permit: 1m}\n"})
+	b.start(t)
+	limit := func(seconds int) bool {
+		return strings.Contains(b.adminPage(t, "/status"), fmt.Sprintf(`"permitNameSeconds": %d,`, seconds))
+	}
+	assert.Equal(t, "no limit without an engine", true, limit(0))
+	b.awaitKernelHits(t, b.Pods[0], 0)
+	b.run(t, "nft", "add table inet kube-network-policies-dnscache")
+	proctest.Eventually(t, time.Minute, "the engine is found", func() bool { return limit(10) })
+	b.awaitKernelHits(t, b.Pods[0], 0)
+	before := b.replies(t, "cache")
+	b.run(t, "nft", "delete table inet kube-network-policies-dnscache; add table inet kube-network-policies-dnscache")
+	took := proctest.Eventually(t, time.Minute, "the agent answers again", func() bool {
+		_, _ = nodetest.Ask(b.Pods[0], b.dnsAddrs[0], "udp")
+		return b.replies(t, "cache") > before
+	})
+	if took > permitName/2 {
+		t.Errorf("took %s", took)
+	}
+	b.awaitKernelHits(t, b.Pods[0], 0)
+}

@@ -173,6 +173,7 @@ func (t *table) addKernel(k *status.Kernel) {
 	t.truth("kernel_enabled", "1 while the kernel answers hits; /status has the reason why not.", k.State == status.KernelOn)
 	by(t, gauge, "kernel_interfaces", "Interfaces of pods that can have hits, and others; /status has the reasons.",
 		label{"state", []string{"attached", "failed"}}, k.Interfaces, len(k.Failed))
+	t.value("kernel_permit_name_seconds", "How long a pod gets the answer for a name after the agent has given it; 0: no limit.", k.PermitName)
 	t.value("kernel_answers", "Answers in the kernel.", float64(k.Answers))
 	t.value("kernel_capacity", "Answers that fit kernel.size.", float64(k.Capacity))
 	t.total("kernel_filled_total", "Answers written to the kernel.", k.Filled)

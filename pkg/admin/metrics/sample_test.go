@@ -55,6 +55,9 @@ func number(v reflect.Value, last *int64) {
 	case reflect.Int, reflect.Int64:
 		*last++
 		v.SetInt(*last)
+	case reflect.Float64:
+		*last++
+		v.SetFloat(float64(*last))
 	default: // no number
 	}
 }

@@ -13,9 +13,10 @@ import (
 type Kernel struct {
 	// State is KernelOn, or what stops the answers and why: "off by configuration", "paused: dnstap is on", "not supported: …".
 	State      string   `json:"state"`
-	Hook       string   `json:"hook,omitempty"`   // how the programs are attached: "tcx" or "clsact"; empty: they are not loaded
-	Interfaces int      `json:"interfaces"`       // number of pods' interfaces that can have hits
-	Failed     []string `json:"failed,omitempty"` // those that cannot, and why
+	Hook       string   `json:"hook,omitempty"`    // how the programs are attached: "tcx" or "clsact"; empty: they are not loaded
+	Interfaces int      `json:"interfaces"`        // number of pods' interfaces that can have hits
+	Failed     []string `json:"failed,omitempty"`  // those that cannot, and why
+	PermitName float64  `json:"permitNameSeconds"` // how long a pod gets the answer for a name after the agent has given it; 0: no limit
 	kernelhits.Stats
 	FullAgo *float64 `json:"fullAgoSeconds,omitempty"` // time since Full last rose; nil: it never has
 }

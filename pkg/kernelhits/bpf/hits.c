@@ -96,15 +96,25 @@ struct holder {
 	__u32 unused;
 };
 
+// A name is a question of a pod, see name_permit of control.
+struct name_key {
+	__u64 hash; // of the name
+	__u32 ifindex;
+	__be16 type;
+	__u16 unused;
+};
+
 struct control {
-	__u64 heartbeat;  // time of the last one
-	__u64 clock;      // about now
-	__u64 lease;      // ns
-	__u64 permit;     // ns
+	__u64 heartbeat;   // time of the last one
+	__u64 clock;       // about now
+	__u64 lease;       // ns
+	__u64 permit;      // ns
+	__u64 name_permit; // ns; 0: the permits of names do not matter
+	__u64 names_since; // those that are older do not count
 	__u32 enabled;
 	__u32 epoch;
-	__u32 changing;   // changes of zones under way
-	__u32 port;       // of the agent's sockets
+	__u32 changing;    // changes of zones under way
+	__u32 port;        // of the agent's sockets
 	__u32 writes[WRITES]; // changes of answers, begun and ended, by a hash of the name
 };
 
@@ -157,6 +167,14 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, struct name_key);
+	__type(value, __u64); // when the agent last answered it
+} names SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 64);
 	__type(key, struct destination);
 	__type(value, __u8);
@@ -170,9 +188,10 @@ struct {
 	__type(value, __u8);
 } sockets SEC(".maps");
 
-// A datagram, to sum it up.
+// A datagram, to sum it up, or a name.
 struct scratch {
 	__u8 bytes[MAX_NAME + OPT_LEN + 4 + 12 + 8 + 5];
+	__u32 len; // of the name
 };
 
 struct {
@@ -345,6 +364,67 @@ static __always_inline int permitted(struct client *client, const struct packet 
 	return 1;
 }
 
+// name_permitted reports whether the agent itself has given this very answer to the pod recently: a policy engine that learns names
+// from the replies that it sees knows it then.
+static __always_inline int name_permitted(const struct name_key *k, const struct answer *a, struct control *c, __u64 now)
+{
+	__u64 permit = LOAD(c->name_permit), *answered, at;
+
+	if (permit == 0)
+		return 1;
+	answered = bpf_map_lookup_elem(&names, k);
+	if (!answered)
+		return 0;
+	at = LOAD(*answered);
+	return at >= a->base && at > LOAD(c->names_since) && (__s64)(now - at) <= (__s64)permit;
+}
+
+// permit_name takes the question of the agent's reply. It hashes the name as answer_hit does. A name that finds no room is left to
+// the agent.
+static __always_inline void permit_name(struct __sk_buff *skb, const struct packet *p, __u64 now)
+{
+	struct name_key k = {.ifindex = skb->ifindex};
+	__u32 zero = 0, len = 0;
+	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
+	__u8 header[12];
+	__be16 question[2];
+
+	if (!s || bpf_skb_load_bytes(skb, p->l4 + 8, header, sizeof(header)) != 0)
+		return;
+	if (!(header[2] & 0x80) || header[2] & 2 || header[4] != 0 || header[5] != 1) // a whole reply to one question
+		return;
+	__builtin_memset(s->bytes, 0, MAX_NAME);
+	__u64 last = last_of(p->udp_len - 8 - 12);
+	if (last >= MAX_NAME)
+		last = MAX_NAME - 1;
+	if (bpf_skb_load_bytes(skb, p->l4 + 8 + 12, s->bytes, last + 1) != 0)
+		return;
+	for (__u32 i = 0; i < MAX_NAME / 2; i++) {
+		if (len >= MAX_NAME)
+			return;
+		__u8 label = s->bytes[len];
+		len += 1 + label;
+		if (label == 0)
+			break;
+	}
+	s->len = len; // the verifier does not know the value then: it would go on for each length apart
+	len = LOAD(s->len);
+	if (len > MAX_NAME || bpf_skb_load_bytes(skb, p->l4 + 8 + 12 + len, question, sizeof(question)) != 0)
+		return;
+	for (__u32 i = 0; i < MAX_NAME / 8; i++) {
+		if (8 * i >= len)
+			break;
+		__u64 word = ((__u64 *)s->bytes)[i];
+		__u32 left = len - 8 * i;
+
+		if (left < 8)
+			word &= (1ULL << (8 * left & 63)) - 1;
+		k.hash = (k.hash ^ lower(word)) * HASH;
+	}
+	k.type = question[0];
+	bpf_map_update_elem(&names, &k, &now, BPF_ANY);
+}
+
 // current reports whether the answer is still the agent's.
 static __always_inline int current(struct answer *a, struct control *c, __u64 now)
 {
@@ -495,7 +575,8 @@ int answer_hit(struct __sk_buff *skb)
 	__u32 len = a->len;
 	if (12 + name_len + 4 + len + (opt ? EDE_ROOM : 0) > limit)
 		return NEXT;
-	if (!permitted(client, &p, c, now) || !current(a, c, now))
+	struct name_key name = {.hash = hash, .ifindex = skb->ifindex, .type = k.type};
+	if (!permitted(client, &p, c, now) || !current(a, c, now) || !name_permitted(&name, a, c, now))
 		return NEXT;
 
 	// The headers: the agent's kernel would drop a packet with a wrong checksum.
@@ -613,11 +694,11 @@ int permit_client(struct __sk_buff *skb)
 {
 	struct packet p;
 	struct udphdr *udp;
-	struct control *c;
+	struct control *c = control();
 
-	if (read_packet(skb, &p, &udp) != 0)
+	if (!c || read_packet(skb, &p, &udp) != 0)
 		return NEXT;
-	if (udp->source != bpf_htons(53) && (!(c = control()) || udp->source != bpf_htons(c->port)))
+	if (udp->source != bpf_htons(53) && udp->source != bpf_htons(c->port))
 		return NEXT;
 	__u64 cookie = bpf_get_socket_cookie(skb);
 	if (!bpf_map_lookup_elem(&sockets, &cookie))
@@ -646,6 +727,8 @@ int permit_client(struct __sk_buff *skb)
 	if (!same(&client->addr, &p.to))
 		client->addr = p.to;
 	client->answered = now;
+	if (LOAD(c->name_permit))
+		permit_name(skb, &p, now);
 	return NEXT;
 }
 
