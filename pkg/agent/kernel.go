@@ -71,7 +71,7 @@ func (h *kernelHits) open(ctx context.Context) error {
 	switch {
 	case err == nil:
 		h.Responder = k
-		h.findLearner(ctx)
+		_ = h.findLearner(ctx) // watchLearner looks again
 		h.watchers.Changed = h.update
 		h.running.Load().cache.Observe(h.Changed)
 		h.update()
@@ -113,28 +113,30 @@ const (
 )
 
 // findLearner sets h.learner. It stays set: an engine that restarts may remove its table.
-func (h *kernelHits) findLearner(ctx context.Context) {
+func (h *kernelHits) findLearner(ctx context.Context) error {
 	found, err := dataplane.HasLearner()
-	if err != nil {
-		h.log.DebugContext(ctx, "looking for a policy engine that learns names failed", "err", err)
-	}
 	if found {
 		h.learner.Store(true)
 		h.log.InfoContext(ctx, "policy engine learns names from replies", "engine", "kube-network-policies")
 	}
+	return err
 }
 
 // watchLearner looks for a policy engine that learns names. Once there is one, a restart of it ends all permits of names: it knows
 // none, as if the kernel had answered nothing.
 func (h *kernelHits) watchLearner(ctx context.Context) {
-	for !h.learner.Load() {
-		if retry.Sleep(ctx, learnerInterval) != nil {
+	failing := retry.Backoff{First: learnerInterval, Last: 10 * time.Minute} // without nftables each look has the kernel look for a module
+	for wait := learnerInterval; !h.learner.Load(); {
+		if retry.Sleep(ctx, wait) != nil {
 			return
 		}
-		if h.findLearner(ctx); h.learner.Load() {
-			h.update()
+		wait = learnerInterval
+		if err := h.findLearner(ctx); err != nil {
+			wait = failing.Next()
+			h.log.DebugContext(ctx, "looking for a policy engine that learns names failed", "err", err)
 		}
 	}
+	h.update()
 	backoff := retry.Backoff{First: 100 * time.Millisecond, Last: 10 * time.Second}
 	for ctx.Err() == nil {
 		backoff.Begin()
