@@ -19,14 +19,14 @@ memory=1536                   # MiB; it includes the file system
 # same tests in the kernel of this machine: an ordinary run has those that load what another kernel may refuse, a soak more.
 tests='
 test/kernel  300
-pkg/kernelhits   300 -test.run=^TestProgram$
+pkg/kernelhits   300 -test.run=^(TestProgram|TestNames)$
 pkg/netif    300 -test.parallel=8
 pkg/intercept/nftables 300 -test.run=^(TestGolden|TestWithoutOwnedTables)$
 pkg/iptables 300 -test.run=^TestPlanIsWhatTheKernelPrints$
 '
 [[ -z ${SOAK:-} ]] || tests='
 test/kernel  300
-pkg/kernelhits   300 -test.run=^(TestPods|TestProgram|TestBridge|TestInterfaces|TestFiltersOfSeveralAgents)$
+pkg/kernelhits   300 -test.run=^(TestPods|TestProgram|TestNames|TestBlocked|TestBridge|TestInterfaces|TestFiltersOfSeveralAgents)$
 pkg/netif    300 -test.parallel=8
 pkg/intercept/nftables 300 -test.run=^(TestGolden|TestDrain|TestOwnPackets|TestTwoAgents|TestWithoutOwnedTables|TestMissingCapability)$
 pkg/iptables 300 -test.run=^(TestPlanIsWhatTheKernelPrints|TestSessionsEnd|TestForeignSet|TestMissingCapability)$

@@ -80,18 +80,16 @@ func TestEndOfChain(t *testing.T) {
 // TestVerdictAtEgress has a program drop the replies to a pod. It comes when the pod is permitted, and behind the program that permits.
 // The kernel does not answer the pod any more.
 func TestVerdictAtEgress(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		drop func(n *node)
-	}{
-		{"tcx", func(n *node) { n.attachOther(t, "pod0", ebpf.AttachTCXEgress, actShot, link.Tail()) }},
-		{"clsact", func(n *node) { n.addFilter(t, netlink.HANDLE_MIN_EGRESS, actShot) }},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
+	for _, hook := range hooks() {
+		t.Run(hook, func(t *testing.T) {
 			n := newNode(t, "tcx", nodetest.Options{})
 			n.await(t, n.Pods[0])
 			key := hitsClientKey{Ifindex: uint32(n.index(t, "pod0")), Family: 4}
-			tt.drop(n)
+			if hook == "tcx" {
+				n.attachOther(t, "pod0", ebpf.AttachTCXEgress, actShot, link.Tail())
+			} else {
+				n.addFilter(t, netlink.HANDLE_MIN_EGRESS, actShot)
+			}
 			proctest.Eventually(t, limit, "the permit ends", func() bool {
 				var c hitsClient
 				return n.objects.Clients.Lookup(key, &c) == nil && c.Answered == 0

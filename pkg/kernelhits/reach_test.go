@@ -21,18 +21,22 @@ import (
 func TestBlocked(t *testing.T) {
 	for _, tt := range []struct {
 		name, hook string
-		add        func(n *node)
+		filter     uint32 // side of another's filter; 0: it has a program of tcx at egress
 		want       []string
 	}{
-		{"filter of the first priority", "clsact", func(n *node) { n.addFilter(t, netlink.HANDLE_MIN_INGRESS, actOK) }, []string{"pod0: " + blockedIngress}},
-		{"filter at egress", "clsact", func(n *node) { n.addFilter(t, netlink.HANDLE_MIN_EGRESS, actOK) }, []string{"pod0: " + blockedEgress}},
-		{"filter at egress, program of tcx at ingress", "tcx", func(n *node) { n.addFilter(t, netlink.HANDLE_MIN_EGRESS, actOK) }, []string{"pod0: " + blockedEgress}},
-		{"program at egress", "tcx", func(n *node) { n.attachOther(t, "pod0", ebpf.AttachTCXEgress, actOK, link.Tail()) }, []string{"pod0: " + blockedEgress}},
+		{"filter of the first priority", "clsact", netlink.HANDLE_MIN_INGRESS, []string{"pod0: " + blockedIngress}},
+		{"filter at egress", "clsact", netlink.HANDLE_MIN_EGRESS, []string{"pod0: " + blockedEgress}},
+		{"filter at egress, program of tcx at ingress", "tcx", netlink.HANDLE_MIN_EGRESS, []string{"pod0: " + blockedEgress}},
+		{"program at egress", "tcx", 0, []string{"pod0: " + blockedEgress}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNetwork(t, nodetest.Options{})
 			n.blockedIn = 100 * time.Millisecond
-			tt.add(n)
+			if tt.filter != 0 {
+				n.addFilter(t, tt.filter, actOK)
+			} else {
+				n.attachOther(t, "pod0", ebpf.AttachTCXEgress, actOK, link.Tail())
+			}
 			n.startAgent(t, tt.hook)
 			proctest.Eventually(t, limit, "the interface is named", func() bool {
 				n.renew()

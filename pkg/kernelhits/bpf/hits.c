@@ -190,8 +190,8 @@ struct {
 
 // A datagram, to sum it up, or a name.
 struct scratch {
-	__u8 bytes[MAX_NAME + OPT_LEN + 4 + 12 + 8 + 5];
-	__u32 len; // of the name
+	__u8 bytes[256 + 8]; // any that a mask of 0xff bounds, and zeros
+	__u32 len;           // of the name
 };
 
 struct {
@@ -231,6 +231,14 @@ static __always_inline __u64 last_of(__u64 len)
 
 	asm volatile("" : "+r"(last));
 	return last;
+}
+
+// bounded returns x, which a check has bounded by the mask before. Where the compiler keeps x on the stack, the verifier of Linux 6.1 knows
+// the bound of the copy only that was checked.
+static __always_inline __u64 bounded(__u64 x, __u64 mask)
+{
+	asm volatile("" : "+r"(x));
+	return x & mask;
 }
 
 // A packet is a UDP datagram over IPv4 or IPv6 without options.
@@ -326,11 +334,12 @@ static __always_inline int checksum_kind(struct __sk_buff *skb, const struct pac
 
 	if (check == 0)
 		return p->family == 4 ? CHECKSUM_NONE : CHECKSUM_WRONG;
-	__u64 last = last_of(len);
-	if (!s || last >= sizeof(s->bytes) - 4 || bpf_skb_load_bytes(skb, p->l4, s->bytes, last + 1) != 0)
+	if (!s || len - 1 >= 8 + 12 + MAX_NAME + 4 + OPT_LEN)
 		return CHECKSUM_WRONG;
-	__builtin_memset(s->bytes + len, 0, 4);
-	sum = bpf_csum_diff(0, 0, (__be32 *)s->bytes, (len + 3) & 0xfc, fold(pseudo));
+	if (bpf_skb_load_bytes(skb, p->l4, s->bytes, bounded(len - 1, 0xff) + 1) != 0)
+		return CHECKSUM_WRONG;
+	__builtin_memset(s->bytes + bounded(len, 0xff), 0, 4);
+	sum = bpf_csum_diff(0, 0, (__be32 *)s->bytes, bounded(len + 3, 0xfc), fold(pseudo));
 	int whole = fold(sum & 0xffffffff) == 0xffff, partial = check == fold(pseudo);
 	if (whole == partial)
 		return CHECKSUM_WRONG;
@@ -394,15 +403,15 @@ static __always_inline void permit_name(struct __sk_buff *skb, const struct pack
 	if (!(header[2] & 0x80) || header[2] & 2 || header[4] != 0 || header[5] != 1) // a whole reply to one question
 		return;
 	__builtin_memset(s->bytes, 0, MAX_NAME);
-	__u64 last = last_of(p->udp_len - 8 - 12);
+	__u64 last = p->udp_len - 8 - 12 - 1;
 	if (last >= MAX_NAME)
 		last = MAX_NAME - 1;
-	if (bpf_skb_load_bytes(skb, p->l4 + 8 + 12, s->bytes, last + 1) != 0)
+	if (bpf_skb_load_bytes(skb, p->l4 + 8 + 12, s->bytes, bounded(last, MAX_NAME - 1) + 1) != 0)
 		return;
 	for (__u32 i = 0; i < MAX_NAME / 2; i++) {
 		if (len >= MAX_NAME)
 			return;
-		__u8 label = s->bytes[len];
+		__u8 label = s->bytes[bounded(len, MAX_NAME - 1)];
 		len += 1 + label;
 		if (label == 0)
 			break;
@@ -550,8 +559,7 @@ int answer_hit(struct __sk_buff *skb)
 	__be16 question[2];
 	if (bpf_skb_load_bytes(skb, p.l4 + 8 + 12 + name_len, question, 4) != 0 || question[1] != bpf_htons(1))
 		return NEXT;
-	__u64 last = last_of(name_len);
-	if (last >= MAX_NAME || bpf_skb_load_bytes(skb, p.l4 + 8 + 12, k.name, last + 1) != 0)
+	if (name_len - 1 >= MAX_NAME || bpf_skb_load_bytes(skb, p.l4 + 8 + 12, k.name, bounded(name_len - 1, MAX_NAME - 1) + 1) != 0)
 		return NEXT;
 	__u64 *words = (__u64 *)k.name, hash = 0;
 	for (__u32 i = 0; i < MAX_NAME / 8; i++) {
@@ -612,7 +620,7 @@ int answer_hit(struct __sk_buff *skb)
 	__u8 searched = a->searched;
 	if (bpf_skb_change_tail(skb, answer_at + len, 0) != 0)
 		return NEXT;
-	last = last_of(len);
+	__u64 last = last_of(len);
 	if (last < MAX_DATA && bpf_skb_store_bytes(skb, answer_at, a->data, last + 1, 0) != 0)
 		return DROP;
 	if (a->counts_down)
