@@ -120,6 +120,7 @@ func (d *doctorFlags) config(cfg *config.Config) (doctor.Config, error) {
 		ManageLink: cfg.Interface.Manage,
 		Link:       cfg.Interface.Name,
 		Admin:      cfg.Admin.Address,
+		Domain:     cfg.ClusterDomain,
 		Timeout:    d.timeout,
 		Now:        time.Now,
 	}

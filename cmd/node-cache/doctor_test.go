@@ -41,7 +41,7 @@ func TestDoctorConfig(t *testing.T) {
 			text: "listen: {addresses: [169.254.20.10], port: 53}\nclusterDomain: k8s.example\nintercept: {manage: true, backend: nftables, fallback: none}\ninterface: {manage: true, name: dns0}\nadmin: {address: ''}",
 			want: doctor.Config{
 				Intercept: true, Rules: rules.Rules{Addresses: addrs, Port: 53}, Backend: "nftables", ManageLink: true, Link: "dns0",
-				Name: "kubernetes.default.svc.k8s.example.",
+				Name: "kubernetes.default.svc.k8s.example.", Domain: "k8s.example.",
 			},
 		},
 		{
@@ -67,6 +67,9 @@ func TestDoctorConfig(t *testing.T) {
 			got, err := tt.x.config(&cfg)
 			must(t, err)
 			tt.want.KernelHits, tt.want.NoPod = "off", true
+			if tt.want.Domain == "" {
+				tt.want.Domain = cfg.ClusterDomain
+			}
 			diff := cmp.Diff(tt.want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}), cmpopts.IgnoreFields(doctor.Config{}, "Now", "Command"), cmpopts.EquateEmpty())
 			if diff != "" {
 				t.Errorf("config (-want +got):\n%s", diff)

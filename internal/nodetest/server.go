@@ -83,5 +83,6 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 
 // isTest reports whether an agent sent the query to test its fallback.
 func isTest(q *dns.Msg) bool {
-	return len(q.Question) == 1 && (q.Question[0].Name == intercept.SelfName || q.Question[0].Name == intercept.TestName("cluster.local."))
+	self, name := intercept.TestNames("cluster.local.")
+	return len(q.Question) == 1 && (q.Question[0].Name == self || q.Question[0].Name == name)
 }

@@ -36,6 +36,8 @@ type Config struct {
 	Admin netip.AddrPort // address of the agent's status page; zero: none
 	Name  string         // a cluster name, absolute, that the agent must resolve; empty: none
 
+	Domain string // the cluster domain, absolute; empty: the fallback is not tested
+
 	// Unserved are the zones and names of the cluster's DNS that this agent sends to its default route; nil: not known.
 	Unserved []string
 

@@ -33,7 +33,7 @@ var (
 // configured is a node whose agent intercepts in mode m.
 func configured(m rules.Mode) doctor.Config {
 	c := doctor.Config{
-		Intercept: true, Backend: "auto", ManageLink: true, Link: "nodelocaldns", Name: "kubernetes.default.svc.cluster.local.",
+		Intercept: true, Backend: "auto", ManageLink: true, Link: "nodelocaldns", Name: "kubernetes.default.svc.cluster.local.", Domain: "cluster.local.",
 		Admin: netip.MustParseAddrPort("127.0.0.1:9253"), KernelHits: "off",
 		Rules: rules.Rules{Mode: m, Addresses: []netip.Addr{local4, local6}, Port: 53},
 	}

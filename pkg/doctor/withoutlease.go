@@ -14,7 +14,7 @@ import (
 
 // testFallback tests the fallback of each lease, as an agent does all the time. It needs rules in the kernel.
 func (f *Facts) testFallback(ctx context.Context, c *Config) {
-	if !c.Intercept || len(f.Backends) == 0 || len(f.Missing) > 0 || c.Name == "" {
+	if !c.Intercept || len(f.Backends) == 0 || len(f.Missing) > 0 || c.Domain == "" {
 		return
 	}
 	r := c.Rules
@@ -23,7 +23,7 @@ func (f *Facts) testFallback(ctx context.Context, c *Config) {
 	}
 	slices.SortFunc(r.Fallback, netip.AddrPort.Compare)
 	r.Fallback = slices.Compact(r.Fallback)
-	tester := intercept.Tester{Name: c.Name}
+	tester := intercept.Tester{Domain: c.Domain}
 	f.WithoutLease = map[netip.Addr]intercept.FallbackResult{}
 	for _, l := range r.Leases() {
 		if part := r.Family(l.Key.Is6()); r.Mode == rules.Transparent || len(part.Fallback) > 0 { // else another line says that there is none

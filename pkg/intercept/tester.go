@@ -47,17 +47,21 @@ const (
 	maxTestReply = 4096
 )
 
-// A Tester tests the fallback of an address with two queries over one socket: for [SelfName], to which an agent of this node would reply
-// with its token, and for Name. Both take the same way, because conntrack knows them as one connection.
+// A Tester tests the fallback of an address with two queries over one socket, for the [TestNames]. Both take the same way, because
+// conntrack knows them as one connection.
 type Tester struct {
-	Name string // a name that each DNS server of the cluster has, absolute, see [TestName]
+	Domain string // the cluster domain, absolute
 
 	// Dial connects to addr over a socket with the mark; 0: without one. Nil: [DialWithMark], which needs CAP_NET_ADMIN.
 	Dial func(ctx context.Context, network string, addr netip.AddrPort, mark uint32) (net.Conn, error)
 }
 
-// TestName returns the name that [Tester] asks for in a cluster: every cluster has it, whatever its configuration.
-func TestName(clusterDomain string) string { return "kubernetes.default.svc." + clusterDomain }
+// TestNames returns the names that a Tester asks for. To self, in class CH and of type TXT, an agent of this node replies with its token.
+// It is below the cluster domain, so that a DNS server of the cluster replies at once: CoreDNS would forward [SelfName]. Every cluster
+// has the other name.
+func TestNames(clusterDomain string) (self, name string) {
+	return SelfName + clusterDomain, "kubernetes.default.svc." + clusterDomain
+}
 
 // Test tests the fallback of one lease of r. The queries past the lease, over UDP and TCP, test the rules: they go to one of the endpoints,
 // which the rules choose at random. In mode LinkLocal each endpoint of the family gets queries of its own too, over UDP and without the
@@ -168,7 +172,7 @@ func (t *Tester) ask(ctx context.Context, network string, to netip.AddrPort, mar
 		stop()
 		_ = conn.Close()
 	}()
-	x, err := newExchange(t.Name)
+	x, err := newExchange(t.Domain)
 	if err != nil {
 		return unproven("it cannot be tested: " + err.Error())
 	}
@@ -188,7 +192,7 @@ func (t *Tester) ask(ctx context.Context, network string, to netip.AddrPort, mar
 		switch {
 		case err == nil:
 		case x.answered && (ctx.Err() != nil || errors.Is(err, io.EOF)):
-			return unproven("it does not refuse the name " + SelfName + ", by which an agent of this node is known")
+			return unproven("it does not reply to a query for " + SelfName + t.Domain + ", which tells it from an agent of this node")
 		case ctx.Err() != nil:
 			return errNoReply
 		case errors.Is(err, io.EOF):
@@ -211,20 +215,19 @@ type exchange struct {
 	doubt      error  // why that reply proves little; nil: it proves that the server works
 }
 
-func newExchange(name string) (*exchange, error) {
-	pack := func(id uint16, name string, rrtype, class uint16) ([]byte, error) {
-		q := new(dns.Msg)
-		q.SetQuestion(name, rrtype)
-		q.Id, q.Question[0].Qclass = id, class
-		return q.Pack()
-	}
+func newExchange(domain string) (*exchange, error) {
+	self, name := TestNames(domain)
 	id := uint16(rand.Uint32()) //nolint:gosec // truncated
-	self, err := pack(id, SelfName, dns.TypeTXT, dns.ClassCHAOS)
-	if err != nil {
-		return nil, err
+	first := &dns.Msg{MsgHdr: dns.MsgHdr{Id: id}, Question: []dns.Question{{Name: self, Qtype: dns.TypeTXT, Qclass: dns.ClassCHAOS}}}
+	second := &dns.Msg{
+		MsgHdr:   dns.MsgHdr{Id: id + 1, RecursionDesired: true},
+		Question: []dns.Question{{Name: name, Qtype: dns.TypeA, Qclass: dns.ClassINET}},
 	}
-	other, err := pack(id+1, name, dns.TypeA, dns.ClassINET)
-	return &exchange{self: self, name: other}, err
+	x := new(exchange)
+	var err, failed error
+	x.self, err = first.Pack()
+	x.name, failed = second.Pack()
+	return x, errors.Join(err, failed)
 }
 
 func (x *exchange) send(w io.Writer) error {
@@ -273,7 +276,7 @@ func isReply(m, q []byte) bool {
 	return m[4] == 0 && m[5] == 1 && len(m) >= len(q) && bytes.EqualFold(m[headerSize:len(q)], q[headerSize:])
 }
 
-// isAgent reports whether m, a reply to the query for [SelfName], is an agent's. An agent replies so only to its own node.
+// isAgent reports whether m, a reply to self, is an agent's. An agent replies so only to its own node.
 func isAgent(m []byte) bool {
 	a := new(dns.Msg)
 	if m[3]&0xf != 0 || a.Unpack(m) != nil {

@@ -97,7 +97,7 @@ func newTesterNode(tb testing.TB, open func() (intercept.Backend, error)) *teste
 	s.rules = rules.Rules{Owner: "ours", Addresses: []netip.Addr{addr4, addr6}, Port: 53, Fallback: []netip.AddrPort{
 		netip.AddrPortFrom(up4, 5301), netip.AddrPortFrom(up4, 5302), netip.AddrPortFrom(up6, 5301),
 	}}
-	s.tester = &intercept.Tester{Name: testName, Dial: func(ctx context.Context, network string, to netip.AddrPort, mark uint32) (conn net.Conn, err error) {
+	s.tester = &intercept.Tester{Domain: testDomain, Dial: func(ctx context.Context, network string, to netip.AddrPort, mark uint32) (conn net.Conn, err error) {
 		err = s.hosts.Node.Do(func() error {
 			conn, err = intercept.DialWithMark(ctx, network, to, mark)
 			return err

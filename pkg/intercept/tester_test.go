@@ -22,11 +22,15 @@ import (
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
-const testName = "kubernetes.default.svc.cluster.local."
+const (
+	testDomain = "cluster.local."
+	testSelf   = "self.node-cache.cluster.local."
+	testName   = "kubernetes.default.svc.cluster.local."
+)
 
 // central answers as a DNS server of the cluster: it refuses the self-query.
 func central(q upstreamtest.Query) upstreamtest.Action {
-	if q.Name == intercept.SelfName {
+	if q.Name == testSelf {
 		return upstreamtest.Action{Rcode: dns.RcodeRefused}
 	}
 	return upstreamtest.Action{Records: []string{testName + " 5 IN A 10.96.0.1"}}
@@ -35,7 +39,7 @@ func central(q upstreamtest.Query) upstreamtest.Action {
 // replies answers the self-query with one action, and all others with another.
 func replies(self, other upstreamtest.Action) upstreamtest.Script {
 	return func(q upstreamtest.Query) upstreamtest.Action {
-		if q.Name == intercept.SelfName {
+		if q.Name == testSelf {
 			return self
 		}
 		return other
@@ -44,7 +48,7 @@ func replies(self, other upstreamtest.Action) upstreamtest.Script {
 
 // likeAgent answers as the agent of this node: also the self-query.
 func likeAgent(q upstreamtest.Query) upstreamtest.Action {
-	if q.Name != intercept.SelfName {
+	if q.Name != testSelf {
 		return central(q)
 	}
 	return upstreamtest.Action{Raw: []upstreamtest.Raw{func(q []byte) []byte {
@@ -101,13 +105,13 @@ func TestTester(t *testing.T) {
 			name: "no cluster names", lapsed: rcode(dns.RcodeNameError), want: intercept.FallbackUnverified,
 			why: "it replies that there is no name " + testName,
 		},
-		{name: "no cluster names, and the agent itself", lapsed: replies(likeAgent(upstreamtest.Query{Name: intercept.SelfName}), upstreamtest.Action{Rcode: dns.RcodeNameError}), want: intercept.FallbackBroken, why: "an agent of this node answers"},
+		{name: "no cluster names, and the agent itself", lapsed: replies(likeAgent(upstreamtest.Query{Name: testSelf}), upstreamtest.Action{Rcode: dns.RcodeNameError}), want: intercept.FallbackBroken, why: "an agent of this node answers"},
 		{name: "silent past the lease", lapsed: silent, want: intercept.FallbackBroken, why: "the endpoints answer, but not a query past the lease over UDP: no reply within 2s"},
 		{name: "no TCP", lapsed: upstreamtest.By(central, silent), want: intercept.FallbackBroken, why: "over TCP: no reply within 2s"},
 		{name: "TCP sessions end", lapsed: upstreamtest.By(central, upstreamtest.Always(upstreamtest.Action{Close: true})), want: intercept.FallbackBroken, why: "over TCP"},
 		{
 			name: "no reply to the self-query", lapsed: replies(upstreamtest.Action{Drop: true}, found),
-			want: intercept.FallbackUnverified, why: "it does not refuse the name self.node-cache.",
+			want: intercept.FallbackUnverified, why: "it does not reply to a query for self.node-cache.cluster.local.",
 		},
 		{name: "a reply to the self-query only", lapsed: replies(refused, upstreamtest.Action{Drop: true}), want: intercept.FallbackBroken, why: "no reply within 2s"},
 		{
@@ -139,7 +143,7 @@ func TestTester(t *testing.T) {
 				}
 				slices.SortFunc(r.Fallback, netip.AddrPort.Compare)
 				lapsed := upstreamtest.Network{netip.AddrPortFrom(addr4, 53): upstreamtest.New(tt.lapsed)}
-				tester := &intercept.Tester{Name: testName, Dial: func(ctx context.Context, network string, to netip.AddrPort, mark uint32) (net.Conn, error) {
+				tester := &intercept.Tester{Domain: testDomain, Dial: func(ctx context.Context, network string, to netip.AddrPort, mark uint32) (net.Conn, error) {
 					if mark == rules.TestMark {
 						return lapsed.Dial(ctx, network, to)
 					}
@@ -175,7 +179,7 @@ func TestTesterNeverWrong(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					server := upstreamtest.New(script)
 					network := upstreamtest.Network{netip.AddrPortFrom(addr4, 53): server, fallback4: server}
-					tester := &intercept.Tester{Name: testName, Dial: func(ctx context.Context, n string, to netip.AddrPort, _ uint32) (net.Conn, error) {
+					tester := &intercept.Tester{Domain: testDomain, Dial: func(ctx context.Context, n string, to netip.AddrPort, _ uint32) (net.Conn, error) {
 						return network.Dial(ctx, n, to)
 					}}
 					r := nodeRules("ours")
@@ -229,7 +233,7 @@ func TestTesterDials(t *testing.T) {
 			r := nodeRules("ours")
 			tt.rules(&r)
 			dialed := make(chan string, 100)
-			tester := &intercept.Tester{Name: testName, Dial: func(ctx context.Context, network string, to netip.AddrPort, mark uint32) (net.Conn, error) {
+			tester := &intercept.Tester{Domain: testDomain, Dial: func(ctx context.Context, network string, to netip.AddrPort, mark uint32) (net.Conn, error) {
 				dialed <- fmt.Sprintf("%s %s %#x", network, to, mark)
 				if tt.refuse != nil {
 					return nil, tt.refuse

@@ -306,7 +306,7 @@ func (n *Node) newKeeper(ctx context.Context, now Target) (*intercept.Keeper, er
 	prober := &intercept.Prober{Port: r.Port, Token: n.cfg.Token, Dial: n.cfg.Host.SelfQueryDialer()}
 	var test func(context.Context, *rules.Rules, rules.Lease) intercept.FallbackResult
 	if dial := n.cfg.Host.TestDialer(); dial != nil {
-		test = (&intercept.Tester{Name: intercept.TestName(n.config.ClusterDomain), Dial: dial}).Test
+		test = (&intercept.Tester{Domain: n.config.ClusterDomain, Dial: dial}).Test
 	}
 	keeper, err := intercept.New(intercept.Config{
 		Backend: backend, Rules: r, Lease: n.config.Intercept.Lease, Renew: min(renewInterval, n.config.Intercept.Lease/minRenewals),

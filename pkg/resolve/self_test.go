@@ -34,9 +34,8 @@ func TestSelf(t *testing.T) {
 				r := newResolver(t, p)
 				c := newClient(r, stream)
 				c.from.Addr = netip.MustParseAddrPort(near)
-				pkt := classed(t, resolve.SelfName, dns.TypeTXT, dns.ClassCHAOS)
-				for range 3 {
-					m := unpack(t, c.exchange(t, pkt))
+				for _, name := range []string{resolve.SelfName, resolve.SelfName, resolve.SelfName + "cluster.local."} {
+					m := unpack(t, c.exchange(t, classed(t, name, dns.TypeTXT, dns.ClassCHAOS)))
 					if m.Rcode != dns.RcodeSuccess || len(m.Answer) != 1 || m.Answer[0].Header().Ttl != 0 {
 						t.Fatalf("answered\n%s", m)
 					}
@@ -62,14 +61,14 @@ func TestSelfRemoteClients(t *testing.T) {
 	r := newResolver(t, p)
 	c := newClient(r, false)
 	for name, want := range map[string]int{
-		resolve.SelfName: dns.RcodeRefused, "a1b2c4." + resolve.SelfName: dns.RcodeRefused, "a1b2c3." + resolve.SelfName: dns.RcodeSuccess,
+		resolve.SelfName: dns.RcodeRefused, resolve.SelfName + "cluster.local.": dns.RcodeRefused, "a1b2c4." + resolve.SelfName: dns.RcodeRefused, "a1b2c3." + resolve.SelfName: dns.RcodeSuccess,
 	} {
 		if m := unpack(t, c.exchange(t, classed(t, name, dns.TypeTXT, dns.ClassCHAOS))); m.Rcode != want {
 			t.Errorf("%s: answered\n%s", name, m)
 		}
 	}
-	if got := r.Stats().Responses; got[resolve.SourceRefused][dns.RcodeRefused] != 2 || got[resolve.SourceLocal][dns.RcodeSuccess] != 1 {
-		t.Errorf("counted %v, want two refused and one answered", got)
+	if got := r.Stats().Responses; got[resolve.SourceRefused][dns.RcodeRefused] != 3 || got[resolve.SourceLocal][dns.RcodeSuccess] != 1 {
+		t.Errorf("counted %v, want three refused and one answered", got)
 	}
 }
 

@@ -3,6 +3,7 @@
 package resolve
 
 import (
+	"bytes"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/names/blocklist"
@@ -173,9 +174,11 @@ func oddType(t uint16) bool { return t >= 128 && t <= 255 || t == wire.TypeOPT |
 // isTransfer reports whether a query type asks for a zone transfer.
 func isTransfer(t uint16) bool { return t == wire.TypeAXFR || t == wire.TypeIXFR }
 
-// isSelfQuery reports whether the query is the agent's own, from an address of this host.
+// isSelfQuery reports whether the query is the agent's own, from an address of this host: for SelfName, or for the same labels below
+// another domain. A test of the fallback uses the cluster domain: a DNS server that has it does not forward the query.
 func (q *query) isSelfQuery() bool {
-	return q.Class == wire.ClassCH && q.Type == wire.TypeTXT && len(q.plan.self) > 0 && string(q.Name()) == selfName && q.isLocal()
+	return q.Class == wire.ClassCH && q.Type == wire.TypeTXT && len(q.plan.self) > 0 &&
+		bytes.HasPrefix(q.Name(), []byte(selfName[:len(selfName)-1])) && q.isLocal()
 }
 
 // isLocal reports whether the client is on this host.
