@@ -428,7 +428,7 @@ type LeaseStats struct {
 	Address netip.Addr `json:"address"`
 	Held    bool       `json:"held"`              // false while no rules use it yet
 	Problem string     `json:"problem,omitempty"` // why the last renewal failed; empty: it succeeded, or there was none
-	// Fallback says whether queries would be answered without the lease. The result is half a minute old at most.
+	// Fallback says whether queries would be answered without the lease. The result is some five minutes old at most.
 	Fallback    FallbackState `json:"fallback"`
 	FallbackWhy string        `json:"fallbackWhy,omitempty"` // why it does not work, or is not verified: a clause
 }
@@ -457,7 +457,7 @@ func (k *Keeper) Stats() Stats {
 		if held && ahead {
 			held, since = false, max(now.Sub(k.made), 1)
 		}
-		fallback := l.fallbackResult()
+		fallback := l.fallbackResult(k.ruleChanges.Load())
 		if s.StoodDown {
 			fallback = FallbackResult{FallbackUnverified, "a newer agent has the rules"}
 		}

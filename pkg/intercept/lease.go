@@ -32,7 +32,8 @@ type lease struct {
 	held         bool       // record found the lease held at its last call
 	loggedCauses uint32     // one bit for each Cause that was logged since the lease was last held
 	fallback     FallbackResult
-	testFailed   bool // the last test of the fallback failed
+	testedAfter  uint64 // changes of the rules before the test that gave fallback
+	testFailed   bool   // the last test of the fallback failed
 }
 
 func newLease(l rules.Lease, now time.Time) *lease {

@@ -75,14 +75,14 @@ func (k *Keeper) testFallback(ctx context.Context) (repeat bool) {
 				result = FallbackResult{FallbackUnverified, "its endpoints answer this node, but the pods' way there is not tested: " + strings.Join(doubts, "; ")}
 			}
 		}
-		repeat = l.recordTest(result) || repeat
+		repeat = l.recordTest(result, before) || repeat
 	}
 	return repeat
 }
 
 // fallbackBroken reports whether the last test of any lease failed.
 func (k *Keeper) fallbackBroken() bool {
-	return slices.ContainsFunc(k.leases, func(l *lease) bool { return l.fallbackResult().State == FallbackBroken })
+	return slices.ContainsFunc(k.leases, func(l *lease) bool { return l.fallbackResult(0).State == FallbackBroken })
 }
 
 // rulesChanged requests a test of the fallback, and makes a running one not count.
@@ -94,21 +94,25 @@ func (k *Keeper) rulesChanged() {
 	}
 }
 
-// recordTest stores the result of a test. It keeps the one before if this is the first failure in a row, and reports whether it is.
-func (l *lease) recordTest(r FallbackResult) (first bool) {
+// recordTest stores the result of a test of the rules after so many changes. It keeps the one before if this is the first failure in a
+// row, and reports whether it is.
+func (l *lease) recordTest(r FallbackResult, changes uint64) (first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	first = r.State == FallbackBroken && !l.testFailed
 	l.testFailed = r.State == FallbackBroken
 	if !first {
-		l.fallback = r
+		l.fallback, l.testedAfter = r, changes
 	}
 	return first
 }
 
-// fallbackResult returns the state of the fallback.
-func (l *lease) fallbackResult() FallbackResult {
+// fallbackResult returns the state of the fallback after so many changes of the rules. That it worked before a change proves nothing.
+func (l *lease) fallbackResult(changes uint64) FallbackResult {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.fallback.State == FallbackWorks && l.testedAfter != changes {
+		return FallbackResult{FallbackUnverified, "it was not tested since the rules changed"}
+	}
 	return l.fallback
 }

@@ -111,7 +111,11 @@ func TestTestSchedule(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		begun = time.Now()
 		s.SetFallback([]netip.AddrPort{netip.MustParseAddrPort("10.1.1.1:53"), fallback6})
+		l := s.Stats().Leases[0] // at once: what worked was another list
+		assert.Equal(s.t, "state before the next test", intercept.FallbackUnverified, l.Fallback)
+		assert.Equal(s.t, "reason before the next test", "it was not tested since the rules changed", l.FallbackWhy)
 		time.Sleep(33 * time.Second)
+		assert.Same(s.t, "after a test of the other fallback", works, s.fallback())
 		if n := len(script.since(begun)); n == 0 {
 			s.t.Error("no test within 33 s of another fallback")
 		}
