@@ -149,6 +149,10 @@ func TestUnproven(t *testing.T) {
 		{name: "kube-proxy", found: dataplane.Found{Proxy: dataplane.IPTables}},
 		{name: "Cilium", found: dataplane.Found{Proxy: dataplane.Cilium, Early: true}, cilium: true, want: []string{byCilium}},
 		{name: "Cilium was installed after the start", found: dataplane.Found{Proxy: dataplane.IPTables}, cilium: true, want: []string{byCilium}},
+		{
+			name: "policies", found: dataplane.Found{Proxy: dataplane.IPTables, Policies: []string{"Calico", "kube-router"}},
+			want: []string{"policies of Calico and kube-router may keep pods from the fallback"},
+		},
 		{name: "Open vSwitch", found: dataplane.Found{Proxy: dataplane.OVS, Early: true}, want: []string{"Open vSwitch handles packets of pods before netfilter"}},
 	} {
 		w := &ciliumWatcher{present: tt.cilium}
