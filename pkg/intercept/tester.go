@@ -264,14 +264,14 @@ func (x *exchange) receive(m []byte) error {
 	return nil
 }
 
-// isReply reports whether m is a reply to the query q. An error may come without the question.
+// isReply reports whether m is a reply to the query q. An error may come without the question, but not the one about its name.
 func isReply(m, q []byte) bool {
 	const response, opcode, rcode = 0x80, 0x78, 0x0f // of the bytes 2 and 3
 	if len(m) < headerSize || m[0] != q[0] || m[1] != q[1] || m[2]&response == 0 || m[2]&opcode != 0 {
 		return false
 	}
 	if len(m) == headerSize {
-		return m[3]&rcode != 0
+		return m[3]&rcode != dns.RcodeSuccess && m[3]&rcode != dns.RcodeNameError
 	}
 	return m[4] == 0 && m[5] == 1 && len(m) >= len(q) && bytes.EqualFold(m[headerSize:len(q)], q[headerSize:])
 }
