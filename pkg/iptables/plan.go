@@ -125,11 +125,15 @@ func (p *planner) rawRules(local bool) []string {
 	if p.Mode == rules.Transparent || len(p.Fallback) == 0 {
 		return list
 	}
+	others := mark("! ") // not the agent's own
+	if p.Track {         // nor those to Cilium's proxy
+		others += fmt.Sprintf(" -m mark ! --mark %#x/%#x", rules.ProxyMark, rules.HostMask)
+	}
 	for _, a := range p.Addresses {
 		// Only UDP: a TCP session stays with the target of its SYN.
-		list = append(list, fmt.Sprintf("-d %s %s %s -j CT --zone-orig %d", p.host(a), to("udp", p.Port), mark("! "), zone(p.Fallback)))
+		list = append(list, fmt.Sprintf("-d %s %s %s -j CT --zone-orig %d", p.host(a), to("udp", p.Port), others, zone(p.Fallback)))
 		if p.Track {
-			list = append(list, fmt.Sprintf("-d %s %s %s %s", p.host(a), to("tcp", p.Port), mark("! "), track))
+			list = append(list, fmt.Sprintf("-d %s %s %s %s", p.host(a), to("tcp", p.Port), others, track))
 		}
 	}
 	return list

@@ -194,6 +194,18 @@ func marked(own bool) match {
 	return maskMatch(&expr.Meta{Key: expr.MetaKeyMARK, Register: register}, rules.Mark, own)
 }
 
+// isProxied matches packets that Cilium hands to its proxy.
+func isProxied() match {
+	return match{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: register},
+		&expr.Bitwise{
+			SourceRegister: register, DestRegister: register, Len: 4,
+			Mask: binary.NativeEndian.AppendUint32(nil, rules.HostMask), Xor: []byte{0, 0, 0, 0},
+		},
+		equal(binary.NativeEndian.AppendUint32(nil, rules.ProxyMark)),
+	}
+}
+
 // isTest matches packets that test the fallback.
 func isTest() match {
 	return maskMatch(&expr.Meta{Key: expr.MetaKeyMARK, Register: register}, rules.TestMark, true)

@@ -308,6 +308,7 @@ func addTrackRules(tx *batch, r *rules.Rules) {
 		tx.rule(chainTrackOutput, "queries of this node", udpTo(port), jumpTo(chainTrackOwn))
 		tx.rule(chainTrackOutput, "queries of this node", tcpTo(port), jumpTo(chainTrackOwn))
 	}
+	tx.rule(chainTrackQuery, "to Cilium's proxy", isProxied(), accept())
 	for f, part := range parts(r) {
 		for _, a := range part.Addresses {
 			tx.rule(chainTrackQuery, "not leased", f.is(), f.to(a), tracked(), marked(false), track())

@@ -22,6 +22,10 @@ const (
 	HostMask = 0x0f00
 )
 
+// ProxyMark is the mark, in the bits of HostMask, that Cilium gives to packets that it hands to its proxy on the node. Where a policy
+// allows names, these are the pods' queries. They must stay untracked, or DNAT takes them before the proxy does; it then queries as the pod.
+const ProxyMark = 0x0200
+
 // TestMark is the bit of the packet mark of a test of the fallback. A packet of this node with it passes the lease: it goes where
 // all packets would go without one. It has no meaning in packets that arrive, from pods or elsewhere. The next bit after Mark,
 // 0x2000, is no choice: CNI's portmap and netavark masquerade packets with it, which would hide that the agent's rules do not.
