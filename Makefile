@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help build kubectl-node_cache run play image release push check test soak e2e test-kernel lint fuzz bench bench-cluster bench-kernel bench-rest clean
+.PHONY: help build kubectl-node_cache run play image release push check test soak e2e test-kernel test-cilium lint fuzz bench bench-cluster bench-kernel bench-rest clean
 
 GO       ?= go
 VERSION  ?= $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -55,13 +55,16 @@ test: ## install what the tests need, then run every suite
 	hack/test.sh
 
 soak: ## before a release, for hours: the long forms of the suites that have one
-	SOAK=1 hack/test.sh unit scenarios cluster race kernel fuzz image-module e2e upstream pressure node install
+	SOAK=1 hack/test.sh unit scenarios cluster race kernel fuzz image-module e2e upstream pressure node install cilium
 
 e2e: ## root: install it on a real cluster of two nodes, as the README says
 	hack/test.sh install
 
 test-kernel: ## run the kernel's tests in Debian's kernel, which an emulated machine boots
 	hack/test.sh kernel
+
+test-cilium: ## root: run the agent beside real Cilium, in several of its settings
+	hack/test.sh cilium
 
 lint: ## run the linters of .golangci.yml
 	hack/lint.sh

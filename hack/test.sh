@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs every test suite of the project, after installing what the suites need.
 # As root on Debian it installs missing packages. Elsewhere the summary names what could not run.
-# usage: hack/test.sh [SUITE]...       without a name: all suites but fuzz, which searches: what it finds differs from run to run
+# usage: hack/test.sh [SUITE]...       without a name: all suites but fuzz, which searches: what it finds differs from run to run,
+#                                      and cilium, which takes long to build
 # SOAK=1: the long forms of the suites, before a release. They take hours, on a machine that does nothing else.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -22,6 +23,7 @@ conntrack:conntrack qemu-system-x86_64:qemu-system-x86 qemu-aarch64:qemu-user bu
 runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus promtool:prometheus
 docker-registry:docker-registry chromium:chromium fstrm_capture:fstrm-bin node:nodejs
 clang:clang llvm-strip:llvm /usr/include/bpf/bpf_helpers.h:libbpf-dev"
+[[ " $* " != *" cilium "* ]] || needs+=" /usr/lib/llvm-19/bin/clang:clang-19 bpftool:bpftool"
 # Four lanes run at the same time. Each lane runs one suite after the other, with one nice value.
 timed="rules upstream pressure e2e node" # they judge times: nice -10
 after=install # after those: nice -5, as the control groups of its pods
@@ -108,6 +110,7 @@ suite_lint() {
   local module
   for module in . hack/image test/*/go.mod; do
     module=${module%/go.mod}
+    [[ $module != test/cilium* ]] || continue # suite cilium, which has their modules
     check "tidy-$module" go -C "$module" mod tidy -diff
   done
   check actionlint go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12 .github/workflows/*
@@ -215,6 +218,15 @@ suite_install() {
   IMAGE_IPTABLES=$iptables go test -json -count=1 -p=1 -timeout="$limit" ./test/install/... ./internal/kubenode/...
 }
 
+# The agent beside real Cilium. It takes half an hour, and its programs a quarter to build the first time, so only a soak has it.
+suite_cilium() {
+  [[ $(id -u) == 0 ]] || { cannot cilium "network namespaces need root"; return; }
+  programs >"$work/programs" 2>&1 || { cat "$work/programs"; return 1; }
+  local module
+  for module in test/cilium*; do check "tidy-$module" go -C "$module" mod tidy -diff; done
+  go test -json -count=1 -timeout=2h ./test/dataplane
+}
+
 # The image variant with iptables is built from Debian packages, which apt downloads.
 suite_image-module() (
   [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null || export IMAGE_IPTABLES=1
@@ -270,7 +282,7 @@ autogroup=/proc/sys/kernel/sched_autogroup_enabled
 trap 'kill -- $(jobs -p | sed s/^/-/) 2>/dev/null; wait; [[ -z ${before:-} ]] || echo "$before" >"$autogroup"; rm -rf "$work"' EXIT
 set_up
 names=${*:-$timed $after $nice ${idle/fuzz/} $other}
-[[ ! " $names " =~ \ (e2e|upstream|pressure|node|cluster)\  ]] || binary
+[[ ! " $names " =~ \ (e2e|upstream|pressure|node|cluster|cilium)\  ]] || binary
 set -m # each lane is a process group of its own, which the trap ends
 {
   # Other suites wait for the programs.
@@ -280,7 +292,7 @@ set -m # each lane is a process group of its own, which the trap ends
   wait
 } &
 lane 0 "$nice" "$names" &
-{ lane -10 "$timed" "$names"; lane -5 "$after" "$names"; } &
+{ lane -10 "$timed" "$names"; lane -5 "$after cilium" "$names"; } &
 set +m
 wait # an interrupt ends it at once, and the trap all lanes
 for name in $names; do

@@ -14,6 +14,7 @@ import (
 // Options describe a network. The zero value has two pods and both IP families.
 type Options struct {
 	Pods   int  // pods on the node; 0: 2; at most 200
+	NoPods bool // none: the test makes its own
 	NoIPv6 bool // IPv4 only
 }
 
@@ -34,7 +35,7 @@ func ServiceIPv6() netip.Addr { return netip.MustParseAddr("fd00:96::a") }
 
 // New creates a network. It needs root. The caller closes it.
 func New(o Options) (*Network, error) {
-	if o.Pods == 0 {
+	if o.Pods == 0 && !o.NoPods {
 		o.Pods = 2
 	}
 	if o.Pods < 0 || o.Pods > 200 {

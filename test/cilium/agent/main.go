@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command agent is Cilium's agent.
+package main
+
+import (
+	"github.com/cilium/cilium/daemon/cmd"
+	"github.com/cilium/cilium/pkg/hive"
+)
+
+func main() {
+	cmd.Execute(cmd.NewAgentCmd(func() *hive.Hive { return hive.New(cmd.Agent) }))
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/nodetest"
+	"github.com/nodecache/node-cache/internal/proctest"
+)
+
+// lease is what the agents here are configured with, which is the default.
+const lease = 3 * time.Second
+
+// fallbackLimit is what the fallback may take to answer: the lease and half a second.
+const fallbackLimit = lease + 500*time.Millisecond
+
+// ms rounds for output.
+func ms(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+
+// expectAnswers has a pod ask for a name of the cluster and for one that is forwarded, over UDP and TCP.
+func (r *rig) expectAnswers(t *testing.T, from *pod) {
+	t.Helper()
+	for _, network := range []string{"udp", "tcp"} {
+		proctest.Eventually(t, limit, from.Name+" has the address of a Service over "+network, func() bool {
+			return slices.Equal(r.addresses(from, network, "kubernetes.default.svc.cluster.local."), []string{"10.96.0.1"})
+		})
+		who, err := nodetest.Ask(from.Host, r.target, network)
+		assert.NoError(t, err)
+		assert.Equal(t, "who answered over "+network, byAgent, who)
+	}
+}
+
+// addresses are the IPv4 addresses of a name, as the agent tells a pod; none when it does not answer.
+func (r *rig) addresses(from *pod, network, name string) (all []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	conn, err := from.Dial(ctx, network, r.target.String())
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = conn.Close() }()
+	reply, _, err := new(dns.Client).ExchangeWithConnContext(ctx, new(dns.Msg).SetQuestion(name, dns.TypeA), &dns.Conn{Conn: conn})
+	if err != nil {
+		return nil
+	}
+	for _, rr := range reply.Answer {
+		if a, ok := rr.(*dns.A); ok {
+			all = append(all, a.A.String())
+		}
+	}
+	return all
+}
+
+// addressesLimit is how long an older Cilium may take to find an address: it looks for them once a minute.
+const addressesLimit = time.Minute + 15*time.Second
+
+// expectNoAnswers has a pod ask, which neither the agent nor the fallback answers for a known reason.
+func (r *rig) expectNoAnswers(t *testing.T, from *pod, known string) {
+	t.Helper()
+	m := r.startMeter(t, from)
+	if _, ok := awaitAnswers(m, byAgent, time.Now(), addressesLimit); ok {
+		t.Errorf("the agent answers: remove the known reason %q", known)
+	}
+	gone := time.Now()
+	r.agent.Kill()
+	if _, ok := awaitAnswers(m, byFallback, gone, fallbackLimit+2*time.Second); ok {
+		t.Errorf("the fallback answers: remove the known reason %q", known)
+	}
+	proctest.Figure(t, "no answers, as known: %s: %s", known, m.Stop())
+}
+
+// The loads of a meter.
+const (
+	overUDP = iota
+	overTCP
+)
+
+// startMeter has a pod ask 100 times a second over UDP and 20 times over TCP, each time from a new port.
+func (r *rig) startMeter(t *testing.T, from *pod) *nodetest.Meter {
+	t.Helper()
+	m, err := nodetest.StartMeter(nodetest.MeterConfig{
+		Host: from.Host, Target: r.target, Linger: 2 * time.Second,
+		Loads: []nodetest.Load{{Network: "udp", Rate: 100, Fresh: true}, {Network: "tcp", Rate: 20, Fresh: true}},
+	})
+	assert.NoError(t, err)
+	t.Cleanup(func() { m.Stop() })
+	return m
+}
+
+// awaitAnswers waits until a server has answered over UDP and over TCP what was asked since a time, and says when.
+func awaitAnswers(m *nodetest.Meter, who string, since time.Time, limit time.Duration) (last time.Time, ok bool) {
+	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) { // answers are noted, not announced
+		udp, ok := m.FirstBy(overUDP, who, since)
+		tcp, too := m.FirstBy(overTCP, who, since)
+		if ok && too {
+			return time.UnixMilli(max(udp.UnixMilli(), tcp.UnixMilli())), true
+		}
+	}
+	return last, false
+}
+
+// expectFallback kills or stops the agent while a pod asks. The fallback is to answer in time, unless it is known why not. Then the
+// agent is back.
+func (r *rig) expectFallback(t *testing.T, from *pod, how, known string) {
+	t.Helper()
+	m := r.startMeter(t, from)
+	if _, ok := awaitAnswers(m, byAgent, time.Now(), limit); !ok {
+		t.Fatalf("%s: the agent does not answer: %s", how, m.Stop())
+	}
+	gone := time.Now()
+	if how == "kill -STOP" {
+		r.agent.Signal(syscall.SIGSTOP)
+	} else {
+		r.agent.Kill()
+	}
+	at, ok := awaitAnswers(m, byFallback, gone, fallbackLimit+2*time.Second)
+	took := at.Sub(gone)
+	switch {
+	case known != "" && ok:
+		t.Errorf("%s: the fallback answers after %s: remove the known reason %q", how, ms(took), known)
+	case known != "":
+		proctest.Figure(t, "%s: no fallback, as known: %s", how, known)
+	case !ok:
+		t.Errorf("%s: the fallback does not answer: %s", how, m.Report().Between(gone, time.Now()))
+	case took > fallbackLimit:
+		t.Errorf("%s: the fallback answers after %s, want %s", how, ms(took), fallbackLimit)
+	default:
+		proctest.Figure(t, "%s: the fallback answers after %s", how, ms(took))
+	}
+	back := time.Now()
+	if how == "kill -STOP" {
+		r.agent.Signal(syscall.SIGCONT)
+	} else {
+		r.launch(t)
+	}
+	if _, ok := awaitAnswers(m, byAgent, back, limit); !ok {
+		t.Errorf("%s: the agent is not back: %s", how, m.Report().Between(back, time.Now()))
+	}
+	m.Stop()
+	r.awaitServing(t)
+}
+
+// expectHandOver starts the next agent beside the one that serves, which then ends, as an upgrade does. No query is lost.
+func (r *rig) expectHandOver(t *testing.T, from *pod) {
+	t.Helper()
+	m := r.startMeter(t, from)
+	times := proctest.OrdinaryOrSoak(2, 10)
+	for range times {
+		old := r.agent
+		r.launch(t)
+		proctest.Eventually(t, limit, "the next agent has taken over and holds the lease", func() bool {
+			log := r.agent.Stderr.String()
+			return strings.Contains(log, `"taken over"`) && strings.Contains(log, "handover socket listening") && strings.Contains(log, "lease acquired")
+		})
+		old.Signal(syscall.SIGTERM)
+		if err := old.Wait(t, limit); err != nil {
+			t.Errorf("an agent that handed over ended with %v", err)
+		}
+	}
+	report := m.Stop()
+	if report.Lost() > 0 {
+		t.Errorf("handed over %d times: %s", times, report)
+	}
+	proctest.Figure(t, "handed over %d times: %s", times, report)
+}
+
+// denial denies pods of one label to send anything.
+const denial = `apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata: {name: denied, namespace: default}
+spec:
+  endpointSelector: {matchLabels: {app: %s}}
+  egressDeny: [{toEntities: [all]}]
+`
+
+// deniedLimit is what Cilium may take to act on a policy, on a busy machine.
+const deniedLimit = 2 * time.Second
+
+// expectDenied denies a pod by a policy, and no other. It is answered no longer than Cilium takes, and than the kernel is permitted to.
+func (r *rig) expectDenied(t *testing.T, from, other *pod, permitted time.Duration) {
+	t.Helper()
+	const path = "/apis/cilium.io/v2/namespaces/default/ciliumnetworkpolicies/denied"
+	m := r.startMeter(t, from)
+	if _, ok := awaitAnswers(m, byAgent, time.Now(), limit); !ok {
+		t.Fatalf("before a policy the agent does not answer: %s", m.Stop())
+	}
+	began := time.Now()
+	assert.NoError(t, r.apply(t, path, fmt.Sprintf(denial, from.Name)))
+	const quiet = time.Second
+	proctest.Eventually(t, limit, "a denied pod has no answers", func() bool {
+		return time.Since(began) > quiet && m.Report().Between(time.Now().Add(-quiet), time.Now()).Count(nodetest.Answered) == 0
+	})
+	var last time.Time
+	for _, o := range m.Report().Outcomes {
+		if o.Result == nodetest.Answered {
+			last = o.Sent
+		}
+	}
+	if took := last.Sub(began); took > deniedLimit+permitted {
+		t.Errorf("denied: the last answer is to a query %s after the policy", ms(took))
+	} else {
+		proctest.Figure(t, "denied: the last answer is to a query %s after the policy", ms(took))
+	}
+	for _, network := range []string{"udp", "tcp"} {
+		if who, err := nodetest.Ask(other.Host, r.target, network); who != byAgent {
+			t.Errorf("a pod that is not denied, over %s: %s, %v", network, who, err)
+		}
+	}
+	r.remove(t, path)
+	if _, ok := awaitAnswers(m, byAgent, time.Now(), limit); !ok {
+		t.Errorf("not denied any more: %s", m.Report())
+	}
+	m.Stop()
+}
+
+// expectManyPods makes pods that each ask at once.
+func (r *rig) expectManyPods(t *testing.T) {
+	t.Helper()
+	pods, began := proctest.OrdinaryOrSoak(10, 100), time.Now()
+	for i := range pods {
+		p := r.newPod(t, fmt.Sprintf("many-%d", i))
+		if who, err := nodetest.Ask(p.Host, r.target, "udp"); err != nil || who != byAgent {
+			t.Errorf("the first query of %s: %s, %v", p.Name, who, err)
+		}
+	}
+	proctest.Figure(t, "%d pods made and answered in %s", pods, ms(time.Since(began)))
+}
+
+// applyPolicy applies a policy that denies all ports of the node but one, and waits until a pod cannot reach another.
+func (r *rig) applyPolicy(t *testing.T, from *pod, text string) {
+	t.Helper()
+	other, err := nodetest.Serve(r.Node, netip.AddrPortFrom(r.Node.IPv4, 5353), "other")
+	assert.NoError(t, err)
+	t.Cleanup(other.Close)
+	reached := func() bool {
+		who, _ := nodetest.Ask(from.Host, netip.AddrPortFrom(r.Node.IPv4, 5353), "udp")
+		return who == "other"
+	}
+	if !reached() {
+		t.Fatal("a pod cannot reach the node before there is a policy")
+	}
+	assert.NoError(t, r.apply(t, "/apis/cilium.io/v2/ciliumclusterwidenetworkpolicies/dns", text))
+	proctest.Eventually(t, limit, "the policy acts", func() bool { return !reached() })
+}
