@@ -1,11 +1,11 @@
 #!/bin/busybox sh
 # SPDX-License-Identifier: Apache-2.0
 # The first process of the machine that hack/test-kernel.sh boots. It runs the test binaries listed in /tests/list, each
-# line "PACKAGE BINARY SECONDS [FLAG]...", writes the results to the second serial port, and switches the machine off.
+# line "PACKAGE BINARY SECONDS [FLAG]...", writes the results to the serial port that the kernel's parameter results names, and switches the machine off.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TMPDIR=/tmp
 /bin/busybox mount -t devtmpfs dev /dev
-/bin/busybox stty -F /dev/ttyS1 raw -echo
-exec </dev/null >/dev/ttyS1 2>&1
+/bin/busybox stty -F "/dev/$results" raw -echo
+exec </dev/null >"/dev/$results" 2>&1
 /bin/busybox --install -s /bin
 # The kernel calls this to load a module, as on any machine. One call at a time: a second call for a module that is still being
 # loaded has to wait, and the modprobe of busybox does not wait. The wait is bounded, because a module may load another one at its

@@ -4,14 +4,15 @@
 # kernels may lack dummy links and the memory controller of cgroup version 2. Prints go test -json events, which hack/test.sh
 # reports. It needs no privileges and installs nothing: it downloads and unpacks the kernel's package.
 # Exit status: 0 passed, 1 failed, 77 cannot run here (a skip event says why).
-# usage: hack/test-kernel.sh [PACKAGE]...       without one: those listed below
+# usage: [ARCH=arm64] hack/test-kernel.sh [PACKAGE]...       without one: those listed below
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin LC_ALL=C
 export GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath"
 { : >&3; } 2>/dev/null || exec 3>&2 # lines that are printed at once
 
-image=linux-image-cloud-amd64 # depends on the package of the newest kernel
+arch=${ARCH:-amd64}
+image=linux-image-cloud-$arch # depends on the package of the newest kernel
 limit=3600                    # seconds for the whole run; it and the limits below end a hang, and judge no speed
 memory=1536                   # MiB; it includes the file system
 
@@ -36,8 +37,10 @@ if (($# > 0)); then tests=$(printf '%s 300\n' "$@"); fi
 # Modules that the kernel may load, each with its dependencies. A folder stands for all its modules.
 modules='kernel/drivers/net/dummy kernel/drivers/net/veth kernel/net/'
 
-# Programs that tests run, with their libraries. Programs that this machine lacks are left out.
+# Programs that tests run, with their libraries. Programs that this machine lacks are left out. For another architecture, the packages
+# that have them are unpacked.
 programs='ip nsenter setpriv nft ipset conntrack xtables-nft-multi xtables-legacy-multi'
+packages='busybox-static iproute2 util-linux nftables ipset conntrack iptables'
 
 skip() { # skip REASON: the one event of a suite that cannot run here
   local test='"Package":"kernel","Test":"Boot"'
@@ -50,9 +53,17 @@ fail() { # fail TEXT
   exit 1
 }
 
+# foreign_apt gives apt folders of its own: those of this machine are of its architecture.
+foreign_apt() { # foreign_apt FOLDER
+  mkdir -p "$1/state/lists/partial" "$1/cache/archives/partial" && : >"$1/status" || return 1
+  printf '%s "%s";\n' APT::Architecture "$arch" APT::Architectures:: "$arch" APT::Sandbox::User root \
+    Dir::State "$1/state" Dir::State::status "$1/status" Dir::Cache "$1/cache" >"$1/apt.conf"
+  export APT_CONFIG=$1/apt.conf
+}
+
 # fetch prints the path of the kernel's package, which it keeps in the user's cache folder.
 fetch() {
-  local folder=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/node-cache/kernel name version file try
+  local folder=$cache name version file try
   mkdir -p "$folder" || return 1
   for try in lists update; do
     if [[ $try == update ]]; then # the package lists may be old or missing
@@ -61,7 +72,7 @@ fetch() {
     name=$(apt-cache depends --important "$image" 2>/dev/null | awk '$1 == "Depends:" { print $2; exit }')
     version=$(apt-cache show --no-all-versions "${name:-none}" 2>/dev/null | awk '$1 == "Version:" { print $2; exit }')
     [[ -n $version ]] || continue
-    file=$folder/${name}_${version//:/%3a}_amd64.deb
+    file=$folder/${name}_${version//:/%3a}_$arch.deb
     [[ -e $file ]] && { echo "$file"; return; }
     (mkdir -p "$work/deb" && cd "$work/deb" && apt-get -q download "$name") >"$work/apt.log" 2>&1 || continue
     # Only complete files get the name, also when two runs download at the same time.
@@ -126,19 +137,32 @@ install_program() { # install_program NAME FOLDER
   cp "$path" "$root/$2/" && install_libraries "$path"
 }
 
-# install_programs copies the programs, and gives those of iptables their names.
-install_programs() {
-  local name path variant plugins=/usr/lib/x86_64-linux-gnu/xtables
+copy_programs() {
+  local name path plugins=/usr/lib/x86_64-linux-gnu/xtables
   install_program busybox bin
   for name in $programs; do install_program "$name" usr/sbin; done
   [[ ! -d $plugins ]] || install_libraries "$plugins"/*.so
   for path in $plugins /etc/protocols /etc/services; do
     if [[ -e $path ]]; then mkdir -p "$root$(dirname "$path")" && cp -r "$path" "$root$path"; fi
   done
+}
+
+# unpack_programs unpacks the packages of the programs, and all that they depend on.
+unpack_programs() {
+  local file
+  # shellcheck disable=SC2086 # a list of words
+  apt-get -q -y --no-install-recommends --download-only install $packages >"$work/apt.log" 2>&1 || return 1
+  for file in "$cache"/apt/cache/archives/*.deb; do dpkg-deb -x "$file" "$root" || return 1; done
+}
+
+# install_programs installs the programs, and gives those of iptables their names.
+install_programs() {
+  local name variant
+  if [[ $arch == amd64 ]]; then copy_programs; else unpack_programs || return 1; fi
   for variant in nft legacy; do
     [[ -e $root/usr/sbin/xtables-$variant-multi ]] || continue
     for name in ip{,6}tables{,-save,-restore}; do
-      ln -s "xtables-$variant-multi" "$root/usr/sbin/${name/tables/tables-$variant}"
+      ln -sf "xtables-$variant-multi" "$root/usr/sbin/${name/tables/tables-$variant}"
       ln -sf "xtables-$variant-multi" "$root/usr/sbin/$name" # legacy is the last
     done
   done
@@ -150,6 +174,7 @@ install_programs() {
 # install_tests builds the test binaries, all linked statically, and their list.
 install_tests() {
   local package seconds flags binary
+  export GOARCH=$arch CGO_ENABLED=0
   go build -ldflags '-s -w -E main.entry' -o "$root/usr/sbin/node-cache" ./cmd/node-cache || return 1
   while read -r package seconds flags; do
     [[ -n $package ]] && compgen -G "$package/*_test.go" >/dev/null || continue
@@ -159,6 +184,7 @@ install_tests() {
     if [[ -d $package/testdata ]]; then cp -r "$package/testdata" "$root/src/$package/"; fi
     echo "$package $binary $seconds $flags" >>"$root/tests/list"
   done <<<"$tests"
+  unset GOARCH
   go tool test2json </dev/null >"$work/test2json.out" # build it now, not while the machine waits for its reader
 }
 
@@ -184,26 +210,35 @@ events() {
 }
 
 [[ $(uname -sm) == "Linux x86_64" ]] || skip "the kernel of the package is for x86_64, this is $(uname -sm)"
-for need in qemu-system-x86_64 busybox cpio apt-get apt-cache dpkg-deb go; do
+# The machine's two serial ports are its console, and what the tests write. Kernels for arm64 have the first from the board and the second
+# from a PCI device.
+case $arch in
+  amd64) machine=(qemu-system-x86_64 -cpu max) console=ttyS0 results=ttyS1 second=(-serial stdio) ;;
+  arm64) machine=(qemu-system-aarch64 -machine virt -cpu cortex-a72) console=ttyAMA0 results=ttyS0 second=(-device pci-serial,chardev=results -chardev stdio,id=results) ;;
+  *) fail "ARCH=$arch: not amd64 or arm64" ;;
+esac
+for need in "${machine[0]}" busybox cpio apt-get apt-cache dpkg-deb go; do
   command -v $need >/dev/null || skip "no $need"
 done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
 mkdir -p "$root"/{bin,sbin,usr/sbin,usr/bin,lib,proc,sys,dev,tmp,run,etc,root,tests,src}
+cache=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/node-cache/kernel
+if [[ $arch != amd64 ]]; then cache+=-$arch && foreign_apt "$cache/apt" || fail "cannot write to $cache"; fi
 package=$(fetch) || skip "apt cannot get $image$(grep -m 1 '^E:' "$work/apt.log" 2>/dev/null | tr -d '"\\' | sed 's/^E/: E/')"
 kernel=$(unpack "$package") && cp -r "$kernel/lib" "$root/" || fail "cannot unpack $package, or choose its modules"
-install_programs
+install_programs || fail "apt cannot get $packages$(tail -n 1 "$work/apt.log" 2>/dev/null | tr -d '"\\')"
 cp hack/kernel-init.sh "$root/init" && chmod +x "$root/init"
-CGO_ENABLED=0 install_tests || fail "building what runs in the machine"
+install_tests || fail "building what runs in the machine"
 (cd "$root" && find . | cpio --quiet -o -H newc -R 0:0) >"$work/initramfs" || fail "packing the machine's files"
 
 # The machine's clock counts instructions (icount) and not the host's time, so that a busy host makes no time limit pass in it. This
 # is only sound with one processor, and the clock of the suspend must be the host's, which is the default.
-timeout --foreground --kill-after=5 "$limit" qemu-system-x86_64 -accel tcg -icount shift=1 -cpu max -m "$memory" -nodefaults -no-user-config \
+timeout --foreground --kill-after=5 "$limit" "${machine[@]}" -accel tcg -icount shift=1 -m "$memory" -nodefaults -no-user-config \
   -display none -no-reboot -kernel "$kernel/vmlinuz" -initrd "$work/initramfs" \
-  -append "console=ttyS0 quiet panic=-1 random.trust_cpu=on" \
-  -serial "file:$work/console" -serial stdio </dev/null | tee "$work/said" | events >"$work/events"
+  -append "console=$console results=$results quiet panic=-1 random.trust_cpu=on" \
+  -serial "file:$work/console" "${second[@]}" </dev/null | tee "$work/said" | events >"$work/events"
 status=("${PIPESTATUS[@]}")
 cat "$work/events"
 if ! grep -q '^@@done' "$work/said"; then

@@ -38,6 +38,7 @@ bulky+='|TestWorst|TestTransferBigZone|TestSearchWorlds|TestPlacesAreReleased|Te
 bulky+='|TestEndless.*|TestUnchangedStaysConfirmed|TestManifestsUnreadable|TestLongTexts' # watch
 soak=${SOAK:-}
 [[ -z $soak ]] || { timed="$nice $idle $other $timed"; nice=; idle=; other=; } # a soak runs one suite at a time
+[[ -z $soak ]] || needs+=" qemu-system-aarch64:qemu-system-arm"
 limit=${soak:+6h}
 limit=${limit:-45m} # of one package's tests: it ends a hang, and judges no speed beside other suites
 
@@ -84,7 +85,7 @@ set_up() {
 # ---- suites: each prints go test -json events -----------------------------------------------------------------
 
 packages() { # every package but the suites that run by themselves
-  go list ./... | grep -vE "/(test/(e2e|scenario|cluster|node|upstream|pressure|kernel|manifests|install)|bench|internal/(kubetest|kubenode|nodetest|play|promtest)|pkg/($rules))(/|\$)"
+  go list ./... | grep -vE "/(test/(e2e|scenario|cluster|node|upstream|pressure|kernel|manifests|install|dataplane)|bench|internal/(kubetest|kubenode|nodetest|play|promtest)|pkg/($rules))(/|\$)"
 }
 rules='intercept|iptables|kernelhits|netif' # packages whose tests write rules and links of the kernel
 
@@ -193,8 +194,13 @@ suite_node() {
   go test -json -count=1 -p=1 -parallel="${parallel:-4}" -timeout="$limit" ./test/node/... ./internal/nodetest/... ./internal/play/...
 }
 
-# The tests that use the kernel, in Debian's kernel in an emulated machine.
-suite_kernel() { hack/test-kernel.sh; }
+# The tests that use the kernel, in Debian's kernel in an emulated machine; in a soak, in one for arm64 too.
+suite_kernel() {
+  local status=0
+  hack/test-kernel.sh || status=$?
+  [[ -z $soak ]] || SOAK= ARCH=arm64 hack/test-kernel.sh || status=$?
+  return $status
+}
 
 # Builds the programs of Kubernetes that several suites start. A cold build takes minutes, too long for a test.
 programs() { go test -count=1 -timeout=60m -run '^$' ./internal/kubetest; }
