@@ -183,7 +183,9 @@ func flagValue(args []string, name string) string {
 	return ""
 }
 
-// requireFallback fails if an agent knows no fallback, or that it is broken. An agent that does not answer needs none: the fallback answers already.
+// requireFallback fails if an agent knows no fallback, or if all find theirs broken. Where only some do, it warns: in an incident a dead
+// server of several, or one bad node, must not keep the others from stepping aside. An agent that does not answer needs no fallback: that
+// answers already.
 func (c *cluster) requireFallback(cmd *cobra.Command) error {
 	nodes, _, err := c.nodes(cmd.Context())
 	if err != nil {
@@ -194,12 +196,13 @@ func (c *cluster) requireFallback(cmd *cobra.Command) error {
 		return err
 	}
 	var without, broken []string
-	why := ""
+	why, answered := "", 0
 	for _, r := range rows {
 		i := &r.summary.Node.Intercept
 		if r.Error != "" {
 			continue
 		}
+		answered++
 		if i.Mode != "transparent" && len(i.Fallback) == 0 {
 			without = append(without, r.Node)
 			continue
@@ -220,13 +223,14 @@ func (c *cluster) requireFallback(cmd *cobra.Command) error {
 			Hint: "check that the cluster DNS has ready pods, or set intercept.fallback; nothing was changed",
 		}
 	case len(broken) > 0:
-		return &hint.Error{
-			Err: fmt.Errorf("%d agents report a broken fallback, so queries of their pods would fail: %s: %s",
-				len(broken), cell(strings.Join(broken[:min(len(broken), most)], ", ")), cell(why)),
-			Hint: "check these servers; `standby: true` in the configuration overrides this check; nothing was changed",
+		found := fmt.Errorf("%d of %d agents report a broken fallback, so queries of their pods fail, or some of them: %s: %s",
+			len(broken), answered, cell(strings.Join(broken[:min(len(broken), most)], ", ")), cell(why))
+		if len(broken) == answered {
+			return &hint.Error{Err: found, Hint: "check these servers; `standby: true` in the configuration overrides this check; nothing was changed"}
 		}
+		_, err = fmt.Fprintf(cmd.ErrOrStderr(), "node-cache: %v\n", found)
 	}
-	return nil
+	return err
 }
 
 // turn sets or removes standby at its place.
