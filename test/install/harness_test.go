@@ -147,19 +147,22 @@ func (b *harness) pods(t *testing.T, namespace, selector string) []corev1.Pod {
 	return list.Items
 }
 
-// awaitAgentsReady waits until a ready agent is on each node, and fails the test if one was restarted. "kubectl rollout
-// status" may return before: between the start of a container and its first readiness probe a kubelet can report the pod as
-// ready for a moment.
+// awaitAgentsReady waits until a ready agent is on each node, and fails the test if one was restarted; one that is being deleted may have
+// been, by an earlier step. "kubectl rollout status" may return before: between the start of a container and its first readiness probe a
+// kubelet can report the pod as ready for a moment.
 func (b *harness) awaitAgentsReady(t *testing.T) {
 	t.Helper()
 	b.eventually(t, "a ready agent on each node", func() bool {
 		var on []string
 		for _, pod := range b.agents(t) {
 			status := pod.Status.ContainerStatuses
+			if pod.DeletionTimestamp != nil {
+				continue
+			}
 			if len(status) == 1 && status[0].RestartCount > 0 {
 				t.Fatalf("%s on %s was restarted\n%s", pod.Name, pod.Spec.NodeName, b.state(t))
 			}
-			if len(status) == 1 && status[0].Ready && pod.DeletionTimestamp == nil {
+			if len(status) == 1 && status[0].Ready {
 				on = append(on, pod.Spec.NodeName)
 			}
 		}
