@@ -159,7 +159,7 @@ func (p *Prober) attempt(ctx context.Context, network string, to netip.AddrPort)
 // DialMarked connects to addr from that same address, over a socket with the agent's
 // mark, whose packets no rule redirects.
 func DialMarked(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
-	d := net.Dialer{Control: setMark}
+	d := net.Dialer{Control: setMark(rules.Mark)}
 	from := netip.AddrPortFrom(addr.Addr(), 0)
 	switch network {
 	case "udp":
@@ -170,18 +170,21 @@ func DialMarked(ctx context.Context, network string, addr netip.AddrPort) (net.C
 	return nil, fmt.Errorf("network %q: %w", network, net.UnknownNetworkError(network))
 }
 
-func setMark(_, _ string, raw syscall.RawConn) error {
-	var failed error
-	err := raw.Control(func(fd uintptr) {
-		failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, rules.Mark)
-	})
-	if err == nil {
-		err = failed
+// errNoMark means that the kernel refused a mark.
+var errNoMark = errors.New("setting SO_MARK (needs the capability NET_ADMIN)")
+
+// setMark returns a [net.Dialer.Control] that gives the socket a mark.
+func setMark(mark uint32) func(_, _ string, raw syscall.RawConn) error {
+	return func(_, _ string, raw syscall.RawConn) error {
+		var refused error
+		err := raw.Control(func(fd uintptr) {
+			refused = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, int(mark))
+		})
+		if err = errors.Join(err, refused); err != nil {
+			return fmt.Errorf("%w: %w", errNoMark, err)
+		}
+		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("setting SO_MARK (needs the capability NET_ADMIN): %w", err)
-	}
-	return nil
 }
 
 // causeOf returns the cause of a failed attempt.

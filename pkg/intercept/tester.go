@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"golang.org/x/sys/unix"
 
 	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
@@ -295,23 +294,11 @@ func rcodeName(rcode int) string {
 	return fmt.Sprintf("RCODE %d", rcode)
 }
 
-// errNoMark means that the kernel refused a mark.
-var errNoMark = errors.New("setting SO_MARK (needs the capability NET_ADMIN)")
-
 // DialWithMark connects to addr over a socket with the mark; 0: without one.
 func DialWithMark(ctx context.Context, network string, addr netip.AddrPort, mark uint32) (net.Conn, error) {
 	var d net.Dialer
 	if mark != 0 {
-		d.Control = func(_, _ string, raw syscall.RawConn) error {
-			var refused error
-			err := raw.Control(func(fd uintptr) {
-				refused = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, int(mark))
-			})
-			if err = errors.Join(err, refused); err != nil {
-				return fmt.Errorf("%w: %w", errNoMark, err)
-			}
-			return nil
-		}
+		d.Control = setMark(mark)
 	}
 	return d.DialContext(ctx, network, addr.String())
 }
