@@ -187,14 +187,20 @@ type fakeAgent struct {
 	down   bool                        // no process listens
 	lost   func(network string) bool   // whether an attempt is lost
 	delay  func() time.Duration        // of an answer
-	stuck  atomic.Int64                // the result of busy
+	stuck  atomic.Int64                // since when a reader hangs, in nanoseconds of Unix time; 0: none does
 	other  func(network string) string // the token of another process that answers; empty: none; foreign: not an agent
 }
 
 // foreign is the token of a process that is not an agent and refuses the query.
 const foreign = "REFUSED"
 
-func (a *fakeAgent) busy() time.Duration { return time.Duration(a.stuck.Load()) }
+func (a *fakeAgent) busy() time.Duration {
+	since := a.stuck.Load()
+	if since == 0 {
+		return 0
+	}
+	return time.Since(time.Unix(0, since))
+}
 
 // set changes the agent's behavior.
 func (a *fakeAgent) set(change func(*fakeAgent)) {

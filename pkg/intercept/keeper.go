@@ -55,7 +55,7 @@ type Config struct {
 	Predecessors []string
 
 	// Busy returns how long the longest-running reader of the agent has been in its current
-	// batch of queries. Above half of Renew the lease is not renewed, even if the probe
+	// batch of queries. Above a quarter of Renew the lease is not renewed, even if the probe
 	// succeeded: another reader may have answered it. Nil: not checked.
 	Busy func() time.Duration
 
@@ -379,7 +379,7 @@ const (
 	Refused                  // no process listens at the address
 	Wrong                    // the answer came from another process, or to another query
 	Unsent                   // the probe could not be sent: no address or route, no permission to mark it, or too many open files
-	Wedged                   // the probe succeeded, but a reader of the agent was busy for more than half of Renew
+	Wedged                   // the probe succeeded, but a reader of the agent was busy for more than a quarter of Renew
 	StaleProbe               // the probe succeeded, but took more than half of Lease
 	RenewFailed              // the backend failed to renew
 	NumCauses   = int(iota)

@@ -13,8 +13,11 @@ import (
 	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
-// failedShare divides Config.Renew. The result is the interval after a renewal that failed.
-const failedShare = 5
+// Shares of Config.Renew.
+const (
+	failedShare = 5 // the interval after a renewal that failed
+	wedgedShare = 4 // a reader that is busy for longer does not read. It may hang for so long before the last renewal
+)
 
 // A lease is the state of the lease on one address.
 type lease struct {
@@ -84,7 +87,7 @@ func (k *Keeper) renewLoop(ctx context.Context, l *lease) {
 				k.recordRenewal(ctx, l, cause, err)
 			}
 			if err != nil {
-				space /= failedShare
+				space = k.cfg.Renew / failedShare
 			}
 		}
 		next.Reset(max(space-k.cfg.Now().Sub(begun), time.Millisecond))
@@ -124,7 +127,7 @@ func (k *Keeper) renew(ctx context.Context, l *lease) (Cause, error) {
 	if k.standby.Load() {
 		return ProbeFailed, context.Canceled
 	}
-	if busy := k.cfg.Busy(); busy > k.cfg.Renew/2 {
+	if busy := k.cfg.Busy(); busy > k.cfg.Renew/wedgedShare {
 		return Wedged, fmt.Errorf("a reader has been in one batch of queries for %s", busy)
 	}
 	// The lease starts when the probe was sent. So the duration of the probe does not
