@@ -55,7 +55,9 @@ func (b *harness) askAll(t *testing.T, who string) (asked int) {
 					asked++
 					if got, err := nodetest.Ask(from, addr, network); got != who || err != nil {
 						if !t.Failed() {
-							t.Logf("at %s the rules are:\n%s", time.Now().UTC().Format(time.RFC3339Nano), b.rules(t))
+							flows, err := nodetest.ConntrackOf(b.Node, addr)
+							flows = slices.DeleteFunc(flows, func(f nodetest.Flow) bool { return f.Dst == addr && f.ReplySrc != addr })
+							t.Logf("at %s the rules are:\n%s\nand what is tracked, but not redirected: %v, %v", time.Now().UTC().Format(time.RFC3339Nano), b.rules(t), flows, err)
 						}
 						t.Errorf("%s asks %s over %s: answered by %q, %v; want %s", from.Name, addr, network, got, err, who)
 					}
