@@ -49,6 +49,7 @@ func (c *cluster) daemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
 		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 		if err == nil {
 			config.UserAgent = "kubectl-node_cache/" + version
+			config.QPS = -1 // no limit of the client's: the API server has its own
 			c.config = config
 			c.client, err = kubernetes.NewForConfig(config)
 		}

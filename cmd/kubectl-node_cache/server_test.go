@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,6 +36,10 @@ type apiServer struct {
 	run func(pod, command string, stdout, stderr, status io.Writer) (code int)
 	// relay runs a command that has a standard input.
 	relay func(pod string, stdin io.Reader, stdout, stderr, status io.Writer) (code int)
+	// namespaces have the label that opts in, and optedPods are their pods, and others. Nil: the user may not list them.
+	namespaces []string
+	optedPods  []corev1.Pod
+	policy     bool // the MutatingAdmissionPolicy exists
 
 	t         *testing.T
 	mu        sync.Mutex // guards the fields below
@@ -118,6 +123,37 @@ func (s *apiServer) start(t *testing.T) string {
 		m := corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}, Data: map[string]string{configKey: s.config}}
 		m.Name = "node-cache"
 		send(t, w, m)
+	})
+	mux.HandleFunc("GET /api/v1/namespaces", func(w http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, "label selector", optInLabel+"=on", r.URL.Query().Get("labelSelector"))
+		if s.namespaces == nil {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		list := corev1.NamespaceList{TypeMeta: metav1.TypeMeta{Kind: "NamespaceList", APIVersion: "v1"}}
+		for _, name := range s.namespaces {
+			list.Items = append(list.Items, corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		}
+		send(t, w, list)
+	})
+	opted := func(w http.ResponseWriter, r *http.Request) {
+		list := corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
+		for _, p := range s.optedPods {
+			if name := r.PathValue("namespace"); p.Namespace == name || name == "" && p.Labels[optInLabel] == "on" {
+				list.Items = append(list.Items, p)
+			}
+		}
+		send(t, w, list)
+	}
+	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods", opted)
+	mux.HandleFunc("GET /api/v1/pods", opted)
+	mux.HandleFunc("GET /apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies/"+optInPolicy, func(w http.ResponseWriter, _ *http.Request) {
+		if !s.policy {
+			w.WriteHeader(http.StatusNotFound)
+			send(t, w, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound})
+			return
+		}
+		send(t, w, admissionv1.MutatingAdmissionPolicy{TypeMeta: metav1.TypeMeta{Kind: "MutatingAdmissionPolicy", APIVersion: "admissionregistration.k8s.io/v1"}})
 	})
 	for _, pattern := range []string{"POST /api/v1/namespaces/kube-system/configmaps", "/api/v1/namespaces/kube-system/configmaps/node-cache-standby"} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { s.serveStandby(t, w, r) })

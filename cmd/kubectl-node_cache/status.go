@@ -10,12 +10,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nodecache/node-cache/pkg/cli"
+	"github.com/nodecache/node-cache/pkg/hint"
 )
 
 // A summary has the fields of status.Status that the table shows. The plugin cannot import that package, which needs Linux.
@@ -35,6 +37,7 @@ type summary struct {
 			Standby  bool     `json:"standby"`
 			Fallback []string `json:"fallback"`
 			Leases   []struct {
+				Address     string `json:"address"`
 				Held        bool   `json:"held"`
 				Fallback    string `json:"fallback"`
 				FallbackWhy string `json:"fallbackWhy"`
@@ -61,7 +64,11 @@ func statusCommand(c *cluster) *cobra.Command {
 its hit ratio, the leases that it holds (without one the node's queries go to the
 fallback), and its first problem. With -o json: the page /status of each.
 
-Exit code 0: every agent answered, in any state; 1: one did not; 2: invalid command line.`,
+Then the namespaces that opt in, with their pods: those that ask the agents, those to
+recreate, and those that are left alone. You need to list namespaces and pods.
+
+Exit code 0: every agent answered, in any state; 1: one did not, or no policy acts on
+the namespaces; 2: invalid command line.`,
 		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			nodes, missing, err := c.nodes(cmd.Context())
@@ -72,12 +79,18 @@ Exit code 0: every agent answered, in any state; 1: one did not; 2: invalid comm
 			if err != nil {
 				return err
 			}
+			namespaces, failed := c.optIns(cmd.Context(), addresses(rows))
 			if output == "json" {
-				err = printRows(cmd.OutOrStdout(), rows)
+				err = printRows(cmd.OutOrStdout(), rows, namespaces)
 			} else {
-				err = cli.PrintPlain(cmd.OutOrStdout(), []byte(statusTable(rows)))
+				err = cli.PrintPlain(cmd.OutOrStdout(), []byte(statusTable(rows)+optInTable(namespaces)))
 			}
-			return errors.Join(err, failures(cmd.ErrOrStderr(), nodes, missing))
+			err = errors.Join(err, failures(cmd.ErrOrStderr(), nodes, missing))
+			if failed != nil {
+				cli.PrintError(cmd.ErrOrStderr(), failed.Error(), hint.Of(failed))
+				err = errors.Join(err, cli.ExitError(cli.ExitFailed))
+			}
+			return err
 		},
 	}
 	cli.AddOutput(cmd, cmd.Flags(), &output)
@@ -111,6 +124,19 @@ func statuses(c *cluster, cmd *cobra.Command, nodes []*node) ([]*statusRow, erro
 	return rows, err
 }
 
+// addresses returns those of the agents' leases.
+func addresses(rows []*statusRow) []string {
+	var list []string
+	for _, r := range rows {
+		for _, l := range r.summary.Node.Intercept.Leases {
+			if !slices.Contains(list, l.Address) {
+				list = append(list, l.Address)
+			}
+		}
+	}
+	return list
+}
+
 // read fills the row from an agent's response to /status.
 func (r *statusRow) read(page []byte) error {
 	if err := cli.ReadJSON(page, &r.summary); err != nil {
@@ -121,7 +147,7 @@ func (r *statusRow) read(page []byte) error {
 }
 
 // printRows prints the rows as JSON, one at a time: the indented page of a hostile node can be many times as long as the page.
-func printRows(out io.Writer, rows []*statusRow) error {
+func printRows(out io.Writer, rows []*statusRow, namespaces []*optIn) error {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
@@ -141,7 +167,12 @@ func printRows(out io.Writer, rows []*statusRow) error {
 		}
 		text.Reset()
 	}
-	text.WriteString("  ]\n}\n")
+	text.WriteString("  ],\n  \"namespaces\": ")
+	e.SetIndent("  ", "  ")
+	if err := e.Encode(slices.Concat([]*optIn{}, namespaces)); err != nil {
+		return err
+	}
+	text.WriteString("}\n")
 	return cli.PrintPlain(out, text.Bytes())
 }
 

@@ -47,6 +47,7 @@ func TestInstall(t *testing.T) {
 		}
 		proctest.Figure(t, "a pod is answered %s after the first command, with images pulled from a registry", since(began))
 	})
+	ok("a namespace opts in", b.testOptIn)
 	ok("kubelets name it", func(t *testing.T) {
 		t.Helper()
 		b.runBlock(t, blocks[stepKubelet])

@@ -57,6 +57,7 @@ func renderings() []rendering {
 		{name: "config-map", overlay: "base", components: []string{"config-map"}, values: []string{"--set", "config.watch=api"}},
 		{name: "staged", overlay: "base", staged: true, values: []string{"--set", "config.staged=true"}},
 		{name: "kernel", overlay: "base", components: []string{"kernel"}, values: []string{"--set", "config.agent.kernel.hits=auto"}},
+		{name: "opt-in", overlay: "base", components: []string{"opt-in"}, values: []string{"--set", "optIn=true"}},
 		{name: "kube-dns", overlay: "base", components: []string{"kube-dns"}, values: []string{"--set", "config.kubeDNS=kube-dns"}},
 		{
 			name: "monitoring", overlay: "base", components: []string{"metrics"}, beside: []string{"monitoring"},

@@ -119,6 +119,7 @@ func TestValuesRefused(t *testing.T) {
 		{"a size with a unit that there is not", "config.agent.cache.size=64MB", []string{`config.agent.cache.size: "64MB": not a size`}},
 		{"a surge without a hand-over", "config.agent.handover.socket=", []string{"updateStrategy.maxSurge: 1: without config.agent.handover.socket"}},
 		{"a redirection to agents of the node", "localRedirectPolicy=true", []string{"localRedirectPolicy: true: the agents have nothing of the node: not with config.agent.interface.manage,"}},
+		{"namespaces that opt in, of pods that are in", "optIn=true,config.agent.intercept.mode=transparent", []string{"optIn: true: all pods ask the agents already"}},
 		{"no admin server", "config.agent.admin.address=", []string{"config.agent.admin.address: empty"}},
 		{"an admin server without a port", "config.agent.admin.address=169.254.20.10", []string{`config.agent.admin.address: "169.254.20.10": not an IP address and a port`}},
 		{"an admin server by name", "config.agent.admin.address=localhost:9253", []string{`config.agent.admin.address: "localhost:9253": not an IP address and a port`}},

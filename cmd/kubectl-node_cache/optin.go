@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodecache/node-cache/pkg/hint"
+)
+
+const (
+	// optInLabel of a namespace or a pod is "on" or "off". "on": new pods ask the agents.
+	optInLabel = "node-cache.io/dns"
+	// optInPolicy is the MutatingAdmissionPolicy that acts on the label, in the manifests and in the chart.
+	optInPolicy = "node-cache-dns"
+)
+
+// An optIn counts the pods of a namespace that is in, or that has pods that are.
+type optIn struct {
+	Namespace string `json:"namespace"`
+	In        int    `json:"in"`        // pods that ask the agents
+	Recreate  int    `json:"recreate"`  // pods that are older than the label
+	LeftAlone int    `json:"leftAlone"` // pods with the label "off", or that do not use the cluster's DNS
+}
+
+// optIns returns the namespaces with pods that ask the agents at one of the addresses, by name. It returns none if the user may not list them.
+func (c *cluster) optIns(ctx context.Context, addresses []string) ([]*optIn, error) {
+	labelled := metav1.ListOptions{LabelSelector: optInLabel + "=on"}
+	namespaces, err := c.client.CoreV1().Namespaces().List(ctx, labelled)
+	if err != nil {
+		return nil, c.optInError(err)
+	}
+	var list []*optIn
+	for _, ns := range namespaces.Items {
+		pods, err := c.client.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, c.optInError(err)
+		}
+		in := &optIn{Namespace: ns.Name}
+		in.add(pods.Items, addresses)
+		list = append(list, in)
+	}
+	pods, err := c.client.CoreV1().Pods("").List(ctx, labelled)
+	if err != nil {
+		return nil, c.optInError(err)
+	}
+	byName := map[string][]corev1.Pod{}
+	for _, p := range pods.Items {
+		byName[p.Namespace] = append(byName[p.Namespace], p)
+	}
+	for name, pods := range byName {
+		if !slices.ContainsFunc(list, func(in *optIn) bool { return in.Namespace == name }) {
+			in := &optIn{Namespace: name}
+			in.add(pods, addresses)
+			list = append(list, in)
+		}
+	}
+	slices.SortFunc(list, func(a, b *optIn) int { return cmp.Compare(a.Namespace, b.Namespace) })
+	if len(list) == 0 {
+		return nil, nil
+	}
+	_, err = c.client.AdmissionregistrationV1().MutatingAdmissionPolicies().Get(ctx, optInPolicy, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return list, &hint.Error{
+			Err:  fmt.Errorf("namespaces or pods have the label %s=on, and there is no MutatingAdmissionPolicy %s", optInLabel, optInPolicy),
+			Hint: "install component opt-in, or remove the label: docs/opt-in.md",
+		}
+	}
+	return list, c.optInError(err)
+}
+
+// optInError returns nil if the API server refused the user: the agents' status needs none of this.
+func (c *cluster) optInError(err error) error {
+	if err == nil || isDenied(err) {
+		return nil
+	}
+	return c.apiError(err)
+}
+
+// add counts the pods that have not ended.
+func (in *optIn) add(pods []corev1.Pod, addresses []string) {
+	for i := range pods {
+		p := &pods[i]
+		policy, config := p.Spec.DNSPolicy, p.Spec.DNSConfig
+		_, static := p.Annotations[corev1.MirrorPodAnnotationKey]
+		switch {
+		case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
+		case policy == corev1.DNSNone && config != nil && slices.ContainsFunc(config.Nameservers, func(s string) bool { return slices.Contains(addresses, s) }):
+			in.In++
+		case p.Labels[optInLabel] == "off", p.Spec.HostNetwork, static, policy == corev1.DNSNone, policy == corev1.DNSDefault,
+			p.Spec.OS != nil && p.Spec.OS.Name == corev1.Windows:
+			in.LeftAlone++
+		default:
+			in.Recreate++
+		}
+	}
+}
+
+// optInTable formats the list as a table with a header, empty if it is.
+func optInTable(list []*optIn) string {
+	if len(list) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, "\nNAMESPACE\tPODS IN\tTO RECREATE\tLEFT ALONE")
+	for _, in := range list {
+		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\n", cell(in.Namespace), in.In, in.Recreate, in.LeftAlone)
+	}
+	_ = w.Flush()
+	return b.String()
+}
