@@ -20,15 +20,31 @@ func doctorCommand(c *cluster) *cobra.Command {
 		Use:   "doctor NODE",
 		Short: "Check how a node's DNS queries reach its agent",
 		Long: `Check how a node's DNS queries reach its agent: run "node-cache doctor" in the agent's pod
-on NODE. "kubectl node-cache status" lists the nodes.
+on NODE. "kubectl node-cache status" lists the nodes. Then show the namespaces that opt
+in, with their pods on NODE, if you may list namespaces and pods.
 
 Exit code 0: no check failed; 1: a check failed, or doctor did not run; 2: invalid command
 line.`,
 		Args: cli.UsageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.show(cmd, args[0], doctorTimeout, "doctor")
+			result := c.show(cmd, args[0], doctorTimeout, "doctor")
+			return errors.Join(result, c.showOptIns(cmd, args[0]))
 		},
 	}
+}
+
+// showOptIns prints the namespaces that opt in, with their pods on a node, as far as they can be had.
+func (c *cluster) showOptIns(cmd *cobra.Command, name string) error {
+	n, err := c.oneNode(cmd.Context(), name)
+	if err != nil {
+		return nil //nolint:nilerr // show has told
+	}
+	rows, err := statuses(c, cmd, []*node{n})
+	if err != nil {
+		return nil //nolint:nilerr // show has told
+	}
+	namespaces, _ := c.optIns(cmd.Context(), addresses(rows), name) // status tells why not
+	return cli.PrintPlain(cmd.OutOrStdout(), []byte(optInTable(namespaces)))
 }
 
 // show runs the agent's program in the pod of a node, prints what it prints, and fails with its exit code.

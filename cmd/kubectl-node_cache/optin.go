@@ -32,16 +32,21 @@ type optIn struct {
 	LeftAlone int    `json:"leftAlone"` // pods with the label "off", or that do not use the cluster's DNS
 }
 
-// optIns returns the namespaces with pods that ask the agents at one of the addresses, by name. It returns none if the user may not list them.
-func (c *cluster) optIns(ctx context.Context, addresses []string) ([]*optIn, error) {
-	labelled := metav1.ListOptions{LabelSelector: optInLabel + "=on"}
-	namespaces, err := c.client.CoreV1().Namespaces().List(ctx, labelled)
+// optIns returns the namespaces that are in, or have pods that are, by name. The agents have the addresses. A node limits the pods to its own;
+// empty: those of all. It returns none if the user may not list them.
+func (c *cluster) optIns(ctx context.Context, addresses []string, node string) ([]*optIn, error) {
+	const on = optInLabel + "=on"
+	ofNode := ""
+	if node != "" {
+		ofNode = "spec.nodeName=" + node
+	}
+	namespaces, err := c.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: on})
 	if err != nil {
 		return nil, c.optInError(err)
 	}
 	var list []*optIn
 	for _, ns := range namespaces.Items {
-		pods, err := c.client.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{})
+		pods, err := c.client.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{FieldSelector: ofNode})
 		if err != nil {
 			return nil, c.optInError(err)
 		}
@@ -49,7 +54,7 @@ func (c *cluster) optIns(ctx context.Context, addresses []string) ([]*optIn, err
 		in.add(pods.Items, addresses)
 		list = append(list, in)
 	}
-	pods, err := c.client.CoreV1().Pods("").List(ctx, labelled)
+	pods, err := c.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{LabelSelector: on, FieldSelector: ofNode})
 	if err != nil {
 		return nil, c.optInError(err)
 	}

@@ -38,7 +38,11 @@ func TestStatusOptIn(t *testing.T) {
 	}
 	s := apiServer{
 		daemonSet: daemonSet(1), pods: []corev1.Pod{agentPod("a", "node1", 1)}, namespaces: []string{"shop", "empty"}, policy: true,
-		run: func(_, _ string, stdout, _, _ io.Writer) int {
+		run: func(_, command string, stdout, _, _ io.Writer) int {
+			if command == "/node-cache doctor" {
+				_, _ = io.WriteString(stdout, "ok    link\n")
+				return 0
+			}
 			return writeJSON(stdout, status.Status{State: "ready", Version: "v0.7.0", Node: &status.Node{Intercept: &status.Intercept{
 				Leases: []intercept.LeaseStats{{Address: netip.MustParseAddr(agent), Held: true}},
 			}}})
@@ -57,7 +61,7 @@ func TestStatusOptIn(t *testing.T) {
 			optedPod("shop", corev1.DNSClusterFirst, "", func(p *corev1.Pod) {
 				p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: ""}
 			}),
-			optedPod("other", corev1.DNSNone, agent, label("on")),
+			optedPod("other", corev1.DNSNone, agent, func(p *corev1.Pod) { label("on")(p); p.Spec.NodeName = "node1" }),
 			optedPod("other", corev1.DNSClusterFirst, "", label("on")),
 			optedPod("other", corev1.DNSClusterFirst, "", nil), // its namespace is out
 		},
@@ -78,6 +82,15 @@ shop       2        2            6
 	if diff := cmp.Diff([]optIn{{"empty", 0, 0, 0}, {"other", 1, 1, 0}, {"shop", 2, 2, 6}}, page.Namespaces); diff != "" {
 		t.Errorf("JSON (-want +got):\n%s", diff)
 	}
+	got = command("doctor", "node1", flag)
+	assert.Same(t, "doctor", `ok    link
+
+NAMESPACE  PODS IN  TO RECREATE  LEFT ALONE
+empty      0        0            0
+other      1        0            0
+shop       0        0            0
+`, got.Stdout)
+	assert.Equal(t, "exit code", cli.ExitOK, got.Code)
 	s.policy = false
 	got = command("status", flag)
 	assert.Same(t, "without a policy", `node-cache: namespaces or pods have the label node-cache.io/dns=on, and there is no MutatingAdmissionPolicy node-cache-dns

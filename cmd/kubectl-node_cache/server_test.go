@@ -139,7 +139,8 @@ func (s *apiServer) start(t *testing.T) string {
 	opted := func(w http.ResponseWriter, r *http.Request) {
 		list := corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
 		for _, p := range s.optedPods {
-			if name := r.PathValue("namespace"); p.Namespace == name || name == "" && p.Labels[optInLabel] == "on" {
+			node := r.URL.Query().Get("fieldSelector")
+			if name := r.PathValue("namespace"); (p.Namespace == name || name == "" && p.Labels[optInLabel] == "on") && (node == "" || node == "spec.nodeName="+p.Spec.NodeName) {
 				list.Items = append(list.Items, p)
 			}
 		}

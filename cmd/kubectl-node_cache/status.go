@@ -79,7 +79,7 @@ the namespaces; 2: invalid command line.`,
 			if err != nil {
 				return err
 			}
-			namespaces, failed := c.optIns(cmd.Context(), addresses(rows))
+			namespaces, failed := c.optIns(cmd.Context(), addresses(rows), "")
 			if output == "json" {
 				err = printRows(cmd.OutOrStdout(), rows, namespaces)
 			} else {
