@@ -4,6 +4,7 @@ package install
 
 import (
 	"encoding/json"
+	"fmt"
 	"os/exec"
 	"path"
 	"path/filepath"
@@ -56,41 +57,43 @@ func writeLookupImage(t *testing.T) string {
 	return archive
 }
 
-// searchPods are a pod whose search path the agent walks, and one that asks it not to.
-const searchPods = `apiVersion: v1
+// searchPod wants a name and a label.
+const searchPod = `apiVersion: v1
 kind: Pod
-metadata: {name: walked, labels: {app: search}}
+metadata: {name: %[1]s, labels: {app: search, %[2]s}}
 spec:
   nodeName: node1
   terminationGracePeriodSeconds: 0
   containers: [{name: main, image: "` + lookupImage + `", command: [sleep, "3600"], volumeMounts: [{name: usr, mountPath: /usr, readOnly: true}]}]
   volumes: [{name: usr, hostPath: {path: /usr}}]
 ---
-apiVersion: v1
-kind: Pod
-metadata: {name: left-alone, labels: {app: search, node-cache.io/search-path: "off"}}
-spec:
-  nodeName: node1
-  terminationGracePeriodSeconds: 0
-  containers: [{name: main, image: "` + lookupImage + `", command: [sleep, "3600"], volumeMounts: [{name: usr, mountPath: /usr, readOnly: true}]}]
-  volumes: [{name: usr, hostPath: {path: /usr}}]
 `
 
+// searchPods are a pod whose search path the agent walks, one that has opted in, and one that asks it not to.
+func searchPods() map[string]string {
+	return map[string]string{"walked": `a: b`, "opted-in": `node-cache.io/dns: "on"`, "left-alone": `node-cache.io/search-path: "off"`}
+}
+
 // testSearchPath counts the queries that resolver libraries send for a name outside, as the agent counts them for each pod, with the
-// resolv.conf of the kubelet.
+// resolv.conf of the kubelet, and with that of the policy.
 func (b *harness) testSearchPath(t *testing.T) {
 	t.Helper()
 	b.kubectl(t, "apply", "-k", kustomization(t, "daemonset/base", "daemonset/components/metrics", "daemonset/components/pods",
-		"daemonset/components/pods-kubelet"))
+		"daemonset/components/pods-kubelet", "daemonset/components/opt-in"))
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=3m")
 	b.runShell(t, "kubectl -n kube-system edit configmap node-cache",
 		`KUBE_EDITOR=sed -i 's/^    cluster:$/    pods: {identity: api, searchPath: on}\n    cluster:/'`)
-	b.kubectlInput(t, searchPods, "apply", "-f", "-")
+	b.awaitOptIn(t, "None", "--labels=node-cache.io/dns=on")
+	var manifest strings.Builder
+	for name, label := range searchPods() {
+		fmt.Fprintf(&manifest, searchPod, name, label)
+	}
+	b.kubectlInput(t, manifest.String(), "apply", "-f", "-")
 	b.kubectl(t, "wait", "--for=condition=Ready", "--timeout=90s", "pod", "-l", "app=search")
-	b.eventually(t, "the agent knows both pods", func() bool { return len(b.queriesOfPods(t)) >= 2 })
+	b.eventually(t, "the agent knows the pods", func() bool { return len(b.queriesOfPods(t)) == len(searchPods()) })
 	for _, lookup := range lookupClients {
 		client, sent := path.Base(lookup[0]), map[string]int{}
-		for _, pod := range []string{"walked", "left-alone"} {
+		for pod := range searchPods() {
 			before := b.queriesOfPods(t)[pod]
 			out := b.kubectl(t, slices.Concat([]string{"exec", pod, "--"}, lookup, []string{"www.example.com"})...)
 			if !strings.Contains(out, kubenode.InternetAddr) || !strings.Contains(out, kubenode.InternetAddr6) {
@@ -99,10 +102,11 @@ func (b *harness) testSearchPath(t *testing.T) {
 			sent[pod] = b.queriesOfPods(t)[pod] - before
 		}
 		proctest.Figure(t, "queries of %s for www.example.com: %d, without the walk %d", client, sent["walked"], sent["left-alone"])
-		if sent["walked"] != 2 || sent["left-alone"] < 8 {
+		if sent["walked"] != 2 || sent["opted-in"] != 2 || sent["left-alone"] < 8 {
 			t.Errorf("%s: queries %v, want 2 with the walk", client, sent)
 		}
 	}
+	b.kubectl(t, "delete", "-k", "../../daemonset/components/opt-in")
 }
 
 // queriesOfPods returns the queries of each pod of the first node, none before the agent knows pods.
@@ -123,7 +127,7 @@ func (b *harness) queriesOfPods(t *testing.T) map[string]int {
 	}
 	queries := map[string]int{}
 	for _, p := range top.Pods {
-		if p.Pod == "walked" || p.Pod == "left-alone" {
+		if _, ok := searchPods()[p.Pod]; ok {
 			queries[p.Pod] = p.Queries
 		}
 	}
