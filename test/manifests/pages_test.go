@@ -100,3 +100,63 @@ func TestGitOpsPage(t *testing.T) {
 		t.Errorf("Flux installs image %s", image)
 	}
 }
+
+// TestPlatformPagesSayWhatWasRun holds the last paragraph of each platform's page: what was run, by which test and with which version, or
+// where it was read instead, with a link and a date.
+func TestPlatformPagesSayWhatWasRun(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob(filepath.Join(root, "docs/platforms/*.md"))
+	must(t, err)
+	list := string(content(t, "docs/platforms/README.md"))
+	for _, page := range pages {
+		name := filepath.Base(page)
+		if name == "README.md" {
+			continue
+		}
+		if !strings.Contains(list, "]("+name+")") {
+			t.Errorf("docs/platforms/README.md does not list %s", name)
+		}
+		if problem := statementProblem(string(readFile(t, page))); problem != "" {
+			t.Errorf("docs/platforms/%s: the last paragraph %s", name, problem)
+		}
+	}
+}
+
+// statementProblem says what the last paragraph of a page lacks; empty: nothing.
+func statementProblem(page string) string {
+	paragraphs := strings.Split(strings.TrimSpace(page), "\n\n")
+	last := strings.ReplaceAll(paragraphs[len(paragraphs)-1], "\n", " ")
+	has := func(pattern string) bool { return regexp.MustCompile(pattern).MatchString(last) }
+	switch {
+	case has("^Run: "):
+		if !has("`(Test[A-Z]|make |hack/)") || !has(`\d+\.\d+\.\d+`) {
+			return "names no test or no version"
+		}
+	case has("^Not run: read in "):
+		if !has(`\]\(https://`) || !has(`\b20\d\d-[01]\d-[0-3]\d\b`) {
+			return "has no link or no date"
+		}
+	default:
+		return `does not begin with "Run: " or "Not run: read in "`
+	}
+	return ""
+}
+
+func TestStatementProblem(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ page, want string }{
+		"run":             {"# A\n\nRun: by `TestA`, with\nkubelet 1.37.2.\n", ""},
+		"read":            {"# A\n\nNot run: read in [b](https://b.example/c) of\n2026-08-21.\n", ""},
+		"nothing":         {"# A\n\nSet b.\n", `does not begin with "Run: " or "Not run: read in "`},
+		"not the last":    {"# A\n\nRun: by `TestA`, with b 1.2.3.\n\nMore.\n", `does not begin with "Run: " or "Not run: read in "`},
+		"no version":      {"Run: by `TestA`.", "names no test or no version"},
+		"no test":         {"Run: with b 1.2.3.", "names no test or no version"},
+		"a link, undated": {"Not run: read in [b](https://b.example/c).", "has no link or no date"},
+		"a date alone":    {"Not run: read in b of 2026-08-21.", "has no link or no date"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			same(t, "the problem", tt.want, statementProblem(tt.page))
+		})
+	}
+}
