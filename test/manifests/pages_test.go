@@ -5,9 +5,11 @@ package manifests
 import (
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/nodecache/node-cache/internal/proctest"
@@ -157,6 +159,43 @@ func TestStatementProblem(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			same(t, "the problem", tt.want, statementProblem(tt.page))
+		})
+	}
+}
+
+// TestPagesValues installs the examples of pages that are values of the chart. The files that they name are mounted, and there is
+// memory for what they set.
+func TestPagesValues(t *testing.T) {
+	t.Parallel()
+	for page, want := range map[string][]string{
+		"docs/upstreams.md": {"/etc/corp/ca.crt"},
+		"docs/blocking.md":  {"/etc/block/ads.txt"},
+		"docs/memory.md":    nil,
+	} {
+		t.Run(page, func(t *testing.T) {
+			t.Parallel()
+			var text string
+			for _, block := range yamlBlocks(t, page) {
+				if strings.HasPrefix(strings.TrimPrefix(block, "# values of the chart\n"), "config:") {
+					text += block
+				}
+			}
+			list := objects(t, chart(t, "-f", valuesFile(t, text)))
+			cfg := configurations(t, list)["node-cache"]
+			spec := podTemplates(t, list)["node-cache"].Spec
+			checkAgreement(t, &spec, &cfg)
+			files := slices.Clone(cfg.Block.Files)
+			for _, f := range cfg.Forward {
+				if f.CA != "" {
+					files = append(files, f.CA)
+				}
+			}
+			same(t, "files", want, files)
+			for _, file := range files {
+				if !slices.ContainsFunc(spec.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return inside(m.MountPath, file) }) {
+					t.Errorf("no mount holds %s", file)
+				}
+			}
 		})
 	}
 }
