@@ -23,9 +23,10 @@ const (
 // A nodeHarness is a Node under test.
 type nodeHarness struct {
 	Node
-	Layout      // of the Node
-	cilium bool // AddCilium was called
-	t      *testing.T
+	Layout        // of the Node
+	cilium   bool // AddCilium was called
+	excluded bool // the agent intercepts the Services, see rules.Rules.Excluded
+	t        *testing.T
 }
 
 // agent opens a backend. The test closes it in a cleanup.
@@ -36,11 +37,11 @@ func (n nodeHarness) agent() intercept.Backend {
 	return b
 }
 
-// ruled is an agent with link-local rules, which holds no lease.
+// ruled is an agent with rules that have a fallback, which holds no lease.
 func (n nodeHarness) ruled() intercept.Backend {
 	n.t.Helper()
 	b := n.agent()
-	n.apply(b, n.linkLocal("first"))
+	n.apply(b, n.fallingBack("first"))
 	return b
 }
 
@@ -48,7 +49,7 @@ func (n nodeHarness) ruled() intercept.Backend {
 func (n nodeHarness) leased() intercept.Backend {
 	n.t.Helper()
 	b := n.ruled()
-	n.renew(b, n.Addresses, time.Minute)
+	n.renew(b, n.asked(), time.Minute)
 	return b
 }
 
@@ -59,12 +60,37 @@ func (n nodeHarness) close(b intercept.Backend) {
 	}
 }
 
-// linkLocal returns link-local rules with all fallbacks.
-func (n nodeHarness) linkLocal(owner string) rules.Rules {
-	return rules.Rules{
+// fallingBack returns rules with all fallbacks: link-local ones, or those for an excluded Service.
+func (n nodeHarness) fallingBack(owner string) rules.Rules {
+	r := rules.Rules{
 		Owner: owner, Mode: rules.LinkLocal, Addresses: n.Addresses,
 		Port: n.Port, Admin: n.Admin, Fallback: n.Fallbacks, Track: n.cilium, MarkHost: n.cilium,
 	}
+	if n.excluded {
+		r.Mode, r.Services, r.Excluded, r.Track = rules.Transparent, n.Services, true, true
+	}
+	return r
+}
+
+// asked returns the addresses that clients query.
+func (n nodeHarness) asked() []netip.Addr {
+	if n.excluded {
+		return n.Services
+	}
+	return n.Addresses
+}
+
+// direct returns the name of the server that answers there without rules.
+func (n nodeHarness) direct() string {
+	if n.excluded {
+		return Service // on a real node there is none
+	}
+	return Agent
+}
+
+// rewrittenByDNAT reports whether conntrack tracks leased queries: those that iptables rewrites.
+func (n nodeHarness) rewrittenByDNAT(b intercept.Backend) bool {
+	return n.excluded && strings.HasPrefix(b.String(), "iptables")
 }
 
 func (n nodeHarness) transparent(owner string) rules.Rules {

@@ -16,18 +16,28 @@ func noRules(n nodeHarness) {
 }
 
 func notLeased(n nodeHarness) {
-	n.apply(n.agent(), n.linkLocal("first"))
-	n.expectFallback("not leased", n.queries(n.Addresses), n.Fallbacks)
+	n.apply(n.agent(), n.fallingBack("first"))
+	n.expectFallback("not leased", n.queries(n.asked()), n.Fallbacks)
 	n.expect("not leased", n.marked(n.Addresses), Agent)
-	n.expect("not leased", n.queries(n.Services), Service)
+	if n.excluded {
+		n.expect("not leased", n.marked(n.Services), Service)
+	} else {
+		n.expect("not leased", n.queries(n.Services), Service)
+	}
 }
 
 func leased(n nodeHarness) {
-	n.leased()
-	n.expect("leased", n.queries(n.Addresses), Agent)
+	b := n.leased()
+	n.expect("leased", n.queries(n.asked()), Agent)
 	n.expect("leased", n.marked(n.Addresses), Agent)
-	n.untracked("leased", n.Addresses)
-	n.expect("leased", n.queries(n.Services), Service)
+	if !n.rewrittenByDNAT(b) {
+		n.untracked("leased", n.asked())
+	}
+	if n.excluded {
+		n.expect("leased", n.marked(n.Services), Service)
+	} else {
+		n.expect("leased", n.queries(n.Services), Service)
+	}
 	for _, a := range n.Addresses {
 		for _, from := range []Client{Pod, Host} {
 			q := Query{From: from, Network: "tcp", To: netip.AddrPortFrom(a, n.Admin)}
@@ -40,34 +50,34 @@ func leased(n nodeHarness) {
 func oneLeased(n nodeHarness) {
 	b := n.ruled()
 	for _, v6 := range []bool{false, true} {
-		n.renew(b, family(n.Addresses, v6), time.Minute)
-		n.expect("its family leased", n.queries(family(n.Addresses, v6)), Agent)
-		n.expectFallback("the other family leased", n.queries(family(n.Addresses, !v6)), n.Fallbacks)
-		n.release(b, family(n.Addresses, v6), 0)
+		n.renew(b, family(n.asked(), v6), time.Minute)
+		n.expect("its family leased", n.queries(family(n.asked(), v6)), Agent)
+		n.expectFallback("the other family leased", n.queries(family(n.asked(), !v6)), n.Fallbacks)
+		n.release(b, family(n.asked(), v6), 0)
 	}
 }
 
 func lapsed(n nodeHarness) {
 	b := n.ruled()
-	n.renew(b, n.Addresses, n.Lease)
-	n.expect("leased", n.queries(n.Addresses)[:1], Agent)
-	n.waitFor("without a lease", func() bool { return n.ask(n.queries(n.Addresses)[0]) != Agent })
+	n.renew(b, n.asked(), n.Lease)
+	n.expect("leased", n.queries(n.asked())[:1], Agent)
+	n.waitFor("without a lease", func() bool { return n.ask(n.queries(n.asked())[0]) != Agent })
 	n.waitFor("without any lease", func() bool { return len(n.state(b).Leases) == 0 })
-	n.expectFallback("lapsed", n.queries(n.Addresses), n.Fallbacks)
-	n.renew(b, n.Addresses, time.Minute) // of leases that have ended
-	n.expect("leased again", n.queries(n.Addresses), Agent)
-	n.renew(b, n.Addresses, n.Lease) // shorter than before: the last renewal counts
-	n.waitFor("without a lease", func() bool { return n.ask(n.queries(n.Addresses)[0]) != Agent })
+	n.expectFallback("lapsed", n.queries(n.asked()), n.Fallbacks)
+	n.renew(b, n.asked(), time.Minute) // of leases that have ended
+	n.expect("leased again", n.queries(n.asked()), Agent)
+	n.renew(b, n.asked(), n.Lease) // shorter than before: the last renewal counts
+	n.waitFor("without a lease", func() bool { return n.ask(n.queries(n.asked())[0]) != Agent })
 }
 
 func released(n nodeHarness) {
 	b := n.leased()
-	n.release(b, n.Addresses, 0)
-	n.expectFallback("released", n.queries(n.Addresses), n.Fallbacks)
-	n.release(b, n.Addresses, time.Second) // leases that are not held
-	n.expectFallback("released twice", n.queries(n.Addresses), n.Fallbacks)
-	n.renew(b, n.Addresses, time.Minute)
-	n.expect("leased again", n.queries(n.Addresses), Agent)
+	n.release(b, n.asked(), 0)
+	n.expectFallback("released", n.queries(n.asked()), n.Fallbacks)
+	n.release(b, n.asked(), time.Second) // leases that are not held
+	n.expectFallback("released twice", n.queries(n.asked()), n.Fallbacks)
+	n.renew(b, n.asked(), time.Minute)
+	n.expect("leased again", n.queries(n.asked()), Agent)
 }
 
 func transparent(n nodeHarness) {
@@ -92,14 +102,16 @@ func transparent(n nodeHarness) {
 // renewedRepeatedly renews leases while clients query: no query reaches a fallback.
 func renewedRepeatedly(n nodeHarness) {
 	b := n.leased()
-	stop := n.queryLoop(n.queries(n.Addresses), func(Query) []string { return []string{Agent} })
+	stop := n.queryLoop(n.queries(n.asked()), func(Query) []string { return []string{Agent} })
 	defer stop()
 	for range 500 {
-		n.renew(b, n.Addresses, time.Minute)
+		n.renew(b, n.asked(), time.Minute)
 		n.Elapse(2 * time.Millisecond)
 	}
 	n.t.Logf("%d queries during 500 renewals", stop())
-	n.untracked("leased", n.Addresses)
+	if !n.rewrittenByDNAT(b) {
+		n.untracked("leased", n.asked())
+	}
 }
 
 // serviceOnLink puts the Service's addresses on a link of the node, as kube-proxy with IPVS
@@ -115,29 +127,29 @@ func serviceOnLink(n nodeHarness) {
 // fallbackTested sends tests of the fallback. They always go there, and change nothing for other queries.
 func fallbackTested(n nodeHarness) {
 	b := n.ruled()
-	n.expectFallback("not leased", n.tests(n.Addresses), n.Fallbacks)
-	n.renew(b, n.Addresses, time.Minute)
-	n.expectFallback("leased", n.tests(n.Addresses), n.Fallbacks)
-	n.expect("leased, tested", n.queries(n.Addresses), Agent)
+	n.expectFallback("not leased", n.tests(n.asked()), n.Fallbacks)
+	n.renew(b, n.asked(), time.Minute)
+	n.expectFallback("leased", n.tests(n.asked()), n.Fallbacks)
+	n.expect("leased, tested", n.queries(n.asked()), Agent)
 	n.expect("leased, tested", n.marked(n.Addresses), Agent)
-	session := n.dial(Query{From: Host, Network: "tcp", To: netip.AddrPortFrom(n.Addresses[0], n.Port), Test: true})
+	session := n.dial(Query{From: Host, Network: "tcp", To: netip.AddrPortFrom(n.asked()[0], n.Port), Test: true})
 	first := session.Ask()
 	n.MarkArriving(n.t)
-	marked := n.queries(n.Addresses)
+	marked := n.queries(n.asked())
 	for i := range marked {
 		marked[i].Test = marked[i].From == Pod
 	}
 	n.expect("leased, pods' packets marked", marked, Agent)
-	n.release(b, n.Addresses, 0)
-	n.expectFallback("released", n.tests(n.Addresses), n.Fallbacks)
+	n.release(b, n.asked(), 0)
+	n.expectFallback("released", n.tests(n.asked()), n.Fallbacks)
 	assert.Equal(n.t, "server of a session that began as a test with the lease held", first, session.Ask())
-	n.renew(b, n.Addresses, n.Lease)
+	n.renew(b, n.asked(), n.Lease)
 	n.waitFor("without any lease", func() bool { return len(n.state(b).Leases) == 0 })
-	n.expectFallback("lapsed", n.tests(n.Addresses), n.Fallbacks)
+	n.expectFallback("lapsed", n.tests(n.asked()), n.Fallbacks)
 	n.expectFallback("lapsed, pods' packets marked", marked, n.Fallbacks)
-	r := n.linkLocal("first")
+	r := n.fallingBack("first")
 	r.Fallback = nil
 	n.apply(b, r)
-	n.renew(b, n.Addresses, time.Minute)
-	n.expect("no fallback", n.tests(n.Addresses), Agent)
+	n.renew(b, n.asked(), time.Minute)
+	n.expect("no fallback", n.tests(n.asked()), n.direct())
 }

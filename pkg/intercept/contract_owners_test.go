@@ -13,8 +13,8 @@ import (
 )
 
 func newerOwner(n nodeHarness) {
-	n.takeOver(n.linkLocal, n.Addresses)
-	n.expect("removed", n.queries(n.Addresses), Agent)
+	n.takeOver(n.fallingBack, n.asked())
+	n.expect("removed", n.queries(n.asked()), n.direct())
 }
 
 func newerOwnerTransparent(n nodeHarness) {
@@ -59,52 +59,52 @@ func (n nodeHarness) takeOver(of func(owner string) rules.Rules, keys []netip.Ad
 // writesCross lets the old agent write once more after the newer one, which repairs that.
 func writesCross(n nodeHarness) {
 	old, newer := n.Open(n.t), n.agent()
-	n.apply(old, n.linkLocal("old"))
-	n.apply(newer, n.linkLocal("newer"))
-	n.renew(newer, n.Addresses, time.Minute)
-	n.apply(old, n.linkLocal("old"))
+	n.apply(old, n.fallingBack("old"))
+	n.apply(newer, n.fallingBack("newer"))
+	n.renew(newer, n.asked(), time.Minute)
+	n.apply(old, n.fallingBack("old"))
 	assert.Equal(n.t, "owner", "old", n.state(newer).Owner)
-	n.expect("written by the old agent", n.queries(n.Addresses), Agent)
-	if !n.apply(newer, n.linkLocal("newer")) {
+	n.expect("written by the old agent", n.queries(n.asked()), Agent)
+	if !n.apply(newer, n.fallingBack("newer")) {
 		n.t.Error("the newer agent's Apply changed nothing")
 	}
 	assert.Equal(n.t, "owner", "newer", n.state(old).Owner)
-	n.renew(newer, n.Addresses, time.Minute)
-	n.expect("written by the newer agent", n.queries(n.Addresses), Agent)
+	n.renew(newer, n.asked(), time.Minute)
+	n.expect("written by the newer agent", n.queries(n.asked()), Agent)
 	n.close(old)
-	n.expect("the old agent gone", n.queries(n.Addresses), Agent)
-	n.release(newer, n.Addresses, 0)
-	n.expectFallback("released", n.queries(n.Addresses), n.Fallbacks)
+	n.expect("the old agent gone", n.queries(n.asked()), Agent)
+	n.release(newer, n.asked(), 0)
+	n.expectFallback("released", n.queries(n.asked()), n.Fallbacks)
 }
 
 // agentGone checks the state after SIGKILL: no process runs that could remove anything.
 func agentGone(n nodeHarness) {
 	b := n.Open(n.t)
-	n.apply(b, n.linkLocal("gone"))
-	n.renew(b, n.Addresses, n.Lease)
+	n.apply(b, n.fallingBack("gone"))
+	n.renew(b, n.asked(), n.Lease)
 	n.close(b)
-	n.waitFor("without a lease", func() bool { return n.ask(n.queries(n.Addresses)[0]) != Agent })
+	n.waitFor("without a lease", func() bool { return n.ask(n.queries(n.asked())[0]) != Agent })
 	next := n.agent()
 	n.waitFor("without any lease", func() bool { return len(n.state(next).Leases) == 0 })
-	n.expectFallback("gone", n.queries(n.Addresses), n.Fallbacks)
+	n.expectFallback("gone", n.queries(n.asked()), n.Fallbacks)
 	if s := n.state(next); s.Owner != "gone" || len(s.Fallback) != len(n.Fallbacks) {
 		n.t.Errorf("the next agent reads %+v, want the rules of the one that is gone", s)
 	}
-	n.apply(next, n.linkLocal("next"))
-	n.renew(next, n.Addresses, time.Minute)
-	n.expect("adopted", n.queries(n.Addresses), Agent)
+	n.apply(next, n.fallingBack("next"))
+	n.renew(next, n.asked(), time.Minute)
+	n.expect("adopted", n.queries(n.asked()), Agent)
 	assert.Equal(n.t, "owner", "next", n.state(next).Owner)
 }
 
 func removed(n nodeHarness) {
-	for _, r := range []rules.Rules{n.linkLocal("first"), n.transparent("first")} {
+	for _, r := range []rules.Rules{n.fallingBack("first"), n.transparent("first")} {
 		b := n.Open(n.t)
 		n.apply(b, r)
 		n.remove(b, "first")
 		n.close(b)
 	}
 	// The agent is gone, and another process cleans up.
-	for _, r := range []rules.Rules{n.linkLocal("gone"), n.transparent("gone")} {
+	for _, r := range []rules.Rules{n.fallingBack("gone"), n.transparent("gone")} {
 		b := n.Open(n.t)
 		n.apply(b, r)
 		n.close(b)

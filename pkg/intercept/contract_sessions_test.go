@@ -25,17 +25,17 @@ func (n nodeHarness) sessions(addrs []netip.Addr) map[Query]Conn {
 
 func drained(n nodeHarness) {
 	b := n.leased()
-	open := n.sessions(n.Addresses)
-	n.release(b, n.Addresses, time.Minute)
+	open := n.sessions(n.asked())
+	n.release(b, n.asked(), time.Minute)
 	for q, c := range open {
 		n.expectConn("draining", q, c, Agent)
 	}
-	n.expectFallback("draining", n.queries(n.Addresses), n.Fallbacks)
-	n.release(b, n.Addresses, n.Lease) // the last release counts
+	n.expectFallback("draining", n.queries(n.asked()), n.Fallbacks)
+	n.release(b, n.asked(), n.Lease) // the last release counts
 	for q, c := range open {
 		n.waitFor("drained: "+q.String(), func() bool { return c.Ask() == NoAnswer })
 	}
-	n.expectFallback("drained", n.queries(n.Addresses), n.Fallbacks)
+	n.expectFallback("drained", n.queries(n.asked()), n.Fallbacks)
 }
 
 func transparentDrained(n nodeHarness) {
@@ -53,8 +53,8 @@ func transparentDrained(n nodeHarness) {
 // socketsReused queries through the same UDP sockets while leases start and end: the
 // kernel's conntrack entry of a flow must not override the rules.
 func socketsReused(n nodeHarness) {
-	n.reuseSockets("link-local")
-	if !n.cilium { // the agent refuses the other mode there
+	n.reuseSockets("with a fallback")
+	if !n.cilium && !n.excluded { // the agent refuses the other mode there
 		n.reuseSockets("transparent")
 	}
 }
@@ -63,7 +63,7 @@ func (n nodeHarness) reuseSockets(mode string) {
 	n.t.Helper()
 	b := n.Open(n.t)
 	defer n.close(b)
-	r, keys := n.linkLocal("first"), n.Addresses
+	r, keys := n.fallingBack("first"), n.asked()
 	want := func(q Query) []string { return n.fallbacks(q, r.Fallback) }
 	if mode == "transparent" {
 		r, keys = n.transparent("second"), n.Services

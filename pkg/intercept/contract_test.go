@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// runContract runs all cases in parallel, each on its own Node, and those of mode link-local on Cilium too.
+// runContract runs all cases in parallel, each on its own Node. Those of mode link-local run on Cilium too, and for a Service that no data
+// plane serves.
 func runContract(t *testing.T, open func(t *testing.T) Node) {
 	t.Helper()
 	t.Parallel()
@@ -46,15 +47,18 @@ func runContract(t *testing.T, open func(t *testing.T) Node) {
 		{"removed", removed},
 		{"flushed", flushed},
 	} {
-		for _, cilium := range []bool{false, true} {
-			if cilium && (strings.Contains(c.name, "transparent") || c.name == "no gap while rules change") {
+		for _, on := range []struct {
+			name             string
+			cilium, excluded bool
+		}{{}, {name: "on Cilium, ", cilium: true}, {name: "excluded, ", excluded: true}} {
+			if on.name != "" && strings.Contains(c.name, "transparent") || on.cilium && c.name == "no gap while rules change" {
 				continue // the agent refuses that mode on Cilium, and answers of a removed target are lost there
 			}
-			t.Run(map[bool]string{false: "", true: "on Cilium, "}[cilium]+c.name, func(t *testing.T) {
+			t.Run(on.name+c.name, func(t *testing.T) {
 				t.Parallel()
 				node := open(t)
-				n := nodeHarness{Node: node, Layout: node.Layout(), cilium: cilium, t: t}
-				if cilium {
+				n := nodeHarness{Node: node, Layout: node.Layout(), cilium: on.cilium, excluded: on.excluded, t: t}
+				if on.cilium {
 					n.AddCilium(t)
 				}
 				c.run(n)

@@ -16,52 +16,52 @@ import (
 
 func fallbackChanged(n nodeHarness) {
 	b := n.agent()
-	r := n.linkLocal("first")
+	r := n.fallingBack("first")
 	n.apply(b, r)
 	last := r.Fallback[len(r.Fallback)-1]
 	r.Fallback = slices.DeleteFunc(slices.Clone(r.Fallback), func(f netip.AddrPort) bool { return f == last })
 	if !n.apply(b, r) {
 		n.t.Error("another fallback changed nothing")
 	}
-	n.expectFallback("one less", n.queries(n.Addresses), r.Fallback)
-	n.renew(b, n.Addresses, time.Minute)
+	n.expectFallback("one less", n.queries(n.asked()), r.Fallback)
+	n.renew(b, n.asked(), time.Minute)
 	r.Fallback = n.Fallbacks
 	n.apply(b, r)
-	n.expect("changed while leased", n.queries(n.Addresses), Agent)
-	n.release(b, n.Addresses, 0)
-	n.expectFallback("all again", n.queries(n.Addresses), n.Fallbacks)
+	n.expect("changed while leased", n.queries(n.asked()), Agent)
+	n.release(b, n.asked(), 0)
+	n.expectFallback("all again", n.queries(n.asked()), n.Fallbacks)
 }
 
 func fallbackOfOneFamily(n nodeHarness) {
 	b := n.agent()
 	for _, v6 := range []bool{false, true} {
-		r := n.linkLocal("first")
+		r := n.fallingBack("first")
 		r.Fallback = ofFamily(n.Fallbacks, v6)
 		n.apply(b, r)
-		n.expectFallback("its family", n.queries(family(n.Addresses, v6)), r.Fallback)
-		n.expect("the other family", n.queries(family(n.Addresses, !v6)), Agent)
-		n.renew(b, n.Addresses, time.Minute)
-		n.expect("leased", n.queries(n.Addresses), Agent)
-		n.release(b, n.Addresses, 0)
+		n.expectFallback("its family", n.queries(family(n.asked(), v6)), r.Fallback)
+		n.expect("the other family", n.queries(family(n.asked(), !v6)), n.direct())
+		n.renew(b, n.asked(), time.Minute)
+		n.expect("leased", n.queries(n.asked()), Agent)
+		n.release(b, n.asked(), 0)
 	}
 }
 
 func noFallback(n nodeHarness) {
 	b := n.agent()
-	r := n.linkLocal("first")
+	r := n.fallingBack("first")
 	r.Fallback = nil
 	n.apply(b, r)
-	n.expect("not leased", n.queries(n.Addresses), Agent)
-	n.renew(b, n.Addresses, time.Minute)
-	n.expect("leased", n.queries(n.Addresses), Agent)
-	n.release(b, n.Addresses, 0)
-	n.expect("released", n.queries(n.Addresses), Agent)
+	n.expect("not leased", n.queries(n.asked()), n.direct())
+	n.renew(b, n.asked(), time.Minute)
+	n.expect("leased", n.queries(n.asked()), Agent)
+	n.release(b, n.asked(), 0)
+	n.expect("released", n.queries(n.asked()), n.direct())
 }
 
 // noGap queries while rules are replaced: every query sees the old rules or the new ones.
 func noGap(n nodeHarness) {
 	b := n.agent()
-	r := n.linkLocal("first")
+	r := n.fallingBack("first")
 	n.apply(b, r)
 	first, second := n.Fallbacks[:0:0], n.Fallbacks[:0:0] // one of each family; the others
 	for i, f := range ofFamily(n.Fallbacks, false) {
@@ -72,7 +72,7 @@ func noGap(n nodeHarness) {
 			second = append(second, f, six)
 		}
 	}
-	stop := n.queryLoop(n.queries(n.Addresses), func(q Query) []string { return n.fallbacks(q, n.Fallbacks) })
+	stop := n.queryLoop(n.queries(n.asked()), func(q Query) []string { return n.fallbacks(q, n.Fallbacks) })
 	defer stop()
 	for range 5 {
 		r.Fallback = first
@@ -127,7 +127,7 @@ func (n nodeHarness) askAgain(q Query, retries *int) string {
 
 func applyRepeated(n nodeHarness) {
 	b := n.agent()
-	for _, r := range []rules.Rules{n.linkLocal("first"), n.transparent("first")} {
+	for _, r := range []rules.Rules{n.fallingBack("first"), n.transparent("first")} {
 		if !n.apply(b, r) {
 			n.t.Errorf("%s: the first Apply changed nothing", r.Mode)
 		}
@@ -150,8 +150,8 @@ func stateRead(n nodeHarness) {
 	if s := n.state(b); s.Present || s.Owner != "" || len(s.Leases) != 0 || len(s.Fallback) != 0 || s.Count != 0 {
 		n.t.Errorf("without rules: state is %+v, want nothing", s)
 	}
-	n.apply(b, n.linkLocal("first"))
-	n.renew(b, n.Addresses, time.Minute)
+	n.apply(b, n.fallingBack("first"))
+	n.renew(b, n.asked(), time.Minute)
 	s := n.state(b)
 	if !s.Present || s.Owner != "first" {
 		n.t.Errorf("owner is %q (present %t), want first", s.Owner, s.Present)
@@ -160,7 +160,7 @@ func stateRead(n nodeHarness) {
 	if !slices.Equal(got, want) {
 		n.t.Errorf("fallback is %v, want %v", got, want)
 	}
-	for _, a := range n.Addresses {
+	for _, a := range n.asked() {
 		if left := s.Leases[a]; left <= 50*time.Second || left > time.Minute {
 			n.t.Errorf("lease on %s has %s left, want nearly a minute", a, left)
 		}
@@ -177,24 +177,24 @@ func leaseBeforeRules(n nodeHarness) {
 		if round > 0 {
 			n.remove(b, "first")
 		}
-		stop := n.queryLoop(n.queries(n.Addresses), func(Query) []string { return []string{Agent} })
-		n.prepare(b, n.linkLocal("first"))
-		n.renew(b, n.Addresses, time.Minute)
-		n.prepare(b, n.linkLocal("first")) // held leases stay
+		stop := n.queryLoop(n.queries(n.asked()), func(Query) []string { return []string{Agent, n.direct()} })
+		n.prepare(b, n.fallingBack("first"))
+		n.renew(b, n.asked(), time.Minute)
+		n.prepare(b, n.fallingBack("first")) // held leases stay
 		if n.state(b).LeasesInUse {
 			n.t.Error("LeasesInUse is true without rules")
 		}
-		n.apply(b, n.linkLocal("first"))
+		n.apply(b, n.fallingBack("first"))
 		if !n.state(b).LeasesInUse {
 			n.t.Error("LeasesInUse is false with rules")
 		}
 		n.t.Logf("%d queries while rules were added", stop())
-		n.expect("leased ahead", n.queries(n.Addresses), Agent)
+		n.expect("leased ahead", n.queries(n.asked()), Agent)
 	}
 	// Last, and once: the conntrack entry of a flow to the fallback outlives the rules, and
 	// affects a new client that happens to have the same port.
-	n.release(b, n.Addresses, 0)
-	n.expectFallback("released", n.queries(n.Addresses), n.Fallbacks)
+	n.release(b, n.asked(), 0)
+	n.expectFallback("released", n.queries(n.asked()), n.Fallbacks)
 }
 
 func leaseBeforeRulesTransparent(n nodeHarness) {
@@ -215,15 +215,15 @@ func leaseBeforeRulesTransparent(n nodeHarness) {
 // leaseBeforeRulesOfOther prepares leases while another agent has rules, which stay its own.
 func leaseBeforeRulesOfOther(n nodeHarness) {
 	old, next := n.agent(), n.agent()
-	n.apply(old, n.linkLocal("first"))
-	n.renew(old, n.Addresses, time.Minute)
-	stop := n.queryLoop(n.queries(n.Addresses), func(Query) []string { return []string{Agent} })
-	n.prepare(next, n.linkLocal("second"))
+	n.apply(old, n.fallingBack("first"))
+	n.renew(old, n.asked(), time.Minute)
+	stop := n.queryLoop(n.queries(n.asked()), func(Query) []string { return []string{Agent} })
+	n.prepare(next, n.fallingBack("second"))
 	if s := n.state(next); s.Owner != "first" {
 		n.t.Errorf("the rules are those of %q, want the first agent's", s.Owner)
 	}
-	n.renew(next, n.Addresses, time.Minute)
-	n.apply(next, n.linkLocal("second"))
+	n.renew(next, n.asked(), time.Minute)
+	n.apply(next, n.fallingBack("second"))
 	n.t.Logf("%d queries while rules were added", stop())
 	if s := n.state(next); s.Owner != "second" {
 		n.t.Errorf("the rules are those of %q, want the second agent's", s.Owner)
@@ -233,11 +233,11 @@ func leaseBeforeRulesOfOther(n nodeHarness) {
 // leaseBeforeRulesReleased releases a lease while the rules of another agent may use it.
 func leaseBeforeRulesReleased(n nodeHarness) {
 	old, next := n.agent(), n.agent()
-	n.apply(old, n.linkLocal("first"))
-	n.prepare(next, n.linkLocal("second"))
-	n.renew(next, n.Addresses, time.Minute)
-	n.release(next, n.Addresses, 0)
-	n.expectFallback("released ahead of rules", n.queries(n.Addresses), n.Fallbacks)
+	n.apply(old, n.fallingBack("first"))
+	n.prepare(next, n.fallingBack("second"))
+	n.renew(next, n.asked(), time.Minute)
+	n.release(next, n.asked(), 0)
+	n.expectFallback("released ahead of rules", n.queries(n.asked()), n.Fallbacks)
 	if s := n.state(next); len(s.Leases) > 0 {
 		n.t.Errorf("leases are held: %v", s.Leases)
 	}
@@ -245,10 +245,10 @@ func leaseBeforeRulesReleased(n nodeHarness) {
 
 func withoutRules(n nodeHarness) {
 	b := n.agent()
-	if err := b.Renew(n.t.Context(), n.Addresses, time.Second); err == nil {
+	if err := b.Renew(n.t.Context(), n.asked(), time.Second); err == nil {
 		n.t.Error("a lease was renewed without rules")
 	}
-	n.release(b, n.Addresses, time.Second) // there is no lease to end
+	n.release(b, n.asked(), time.Second) // there is no lease to end
 	n.remove(b, "first")
 	n.Flush(n.t)
 	n.remove(b, "")
@@ -280,19 +280,19 @@ func flushed(n nodeHarness) {
 	case <-time.After(waitLimit): // of the goroutine; the node's clock may be a virtual one
 		n.t.Fatal("not notified at the start")
 	}
-	n.apply(b, n.linkLocal("first"))
+	n.apply(b, n.fallingBack("first"))
 	n.Elapse(time.Second) // the events of our own changes have arrived
 	for range 2 {
 		was := notified.Load()
 		n.Flush(n.t)
 		n.waitFor("notified of the flush", func() bool { return notified.Load() > was })
-		if !n.apply(b, n.linkLocal("first")) {
+		if !n.apply(b, n.fallingBack("first")) {
 			n.t.Error("nothing had to change after a flush")
 		}
-		n.renew(b, n.Addresses, time.Minute)
-		n.expect("back after a flush", n.queries(n.Addresses), Agent)
-		n.release(b, n.Addresses, 0)
-		n.expectFallback("back after a flush, released", n.queries(n.Addresses), n.Fallbacks)
+		n.renew(b, n.asked(), time.Minute)
+		n.expect("back after a flush", n.queries(n.asked()), Agent)
+		n.release(b, n.asked(), 0)
+		n.expectFallback("back after a flush, released", n.queries(n.asked()), n.Fallbacks)
 		n.Elapse(time.Second) // as above
 	}
 }

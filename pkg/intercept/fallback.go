@@ -18,14 +18,14 @@ const maxFallback = 16
 
 // SetFallback sets the endpoints that get queries while a lease is not held. A list that
 // is empty or has no usable endpoint changes nothing: the last good list is better than
-// none. In transparent mode, which has no fallback, it does nothing. SetFallback does not
+// none. Where the data plane is the fallback, it does nothing. SetFallback does not
 // wait for the kernel; of several calls in quick succession only the last may take effect.
 // It neither keeps nor changes the slice endpoints.
 func (k *Keeper) SetFallback(endpoints []netip.AddrPort) {
-	if k.cfg.Rules.Mode != rules.LinkLocal {
+	if !k.cfg.Rules.FallsBack() {
 		return
 	}
-	list, omitted := usable(endpoints, k.cfg.Rules.Addresses, k.seed)
+	list, omitted := usable(endpoints, own(&k.cfg.Rules), k.seed)
 	if len(list) == 0 {
 		return
 	}
@@ -55,16 +55,19 @@ func (k *Keeper) ClearFallback() {
 // wantedFallback returns the endpoints for the rules. If none are set, and ClearFallback was not
 // called, it returns the endpoints that a predecessor left in the kernel, and keeps them.
 func (k *Keeper) wantedFallback(state rules.State) []netip.AddrPort {
-	if k.cfg.Rules.Mode != rules.LinkLocal {
+	if !k.cfg.Rules.FallsBack() {
 		return nil
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.stats.Fallback) == 0 && !k.fallbackCleared {
-		k.stats.Fallback, k.stats.FallbackOmitted = usable(state.Fallback, k.cfg.Rules.Addresses, k.seed)
+		k.stats.Fallback, k.stats.FallbackOmitted = usable(state.Fallback, own(&k.cfg.Rules), k.seed)
 	}
 	return slices.Clone(k.stats.Fallback)
 }
+
+// own returns the addresses whose packets come back to the agent.
+func own(r *rules.Rules) []netip.Addr { return slices.Concat(r.Addresses, r.Services) }
 
 // usable returns the endpoints that rules can use, sorted: the same endpoints in another order give the same list.
 // It drops duplicates. It omits invalid endpoints, the agent itself, and those above maxFallback

@@ -216,3 +216,26 @@ func TestTransparentHasNoFallback(t *testing.T) {
 		}
 	})
 }
+
+// TestExcludedHasFallback: no data plane serves the Service, so the rules need the endpoints, and never the Service itself.
+func TestExcludedHasFallback(t *testing.T) {
+	t.Parallel()
+	service := netip.MustParseAddr("10.96.0.10")
+	prepare := func(cfg *intercept.Config, s *harness) {
+		s.kernel.Overwrite(nodeRules("predecessor"))
+		cfg.Rules.Mode, cfg.Rules.Services, cfg.Rules.Excluded, cfg.Rules.Fallback = rules.Transparent, []netip.Addr{service}, true, nil
+	}
+	run(t, prepare, func(s *harness) {
+		s.waitFor("leased", func() bool { return s.decision(service) == intercepttest.ToAgent })
+		if got := s.kernel.Rules().Fallback; !slices.Equal(got, nodeRules("predecessor").Fallback) {
+			s.t.Errorf("fallback is %v, want that of the predecessor", got)
+		}
+		s.SetFallback(append(endpoints(false, 1), netip.AddrPortFrom(service, 53)))
+		s.waitFor("changed", func() bool { return slices.Equal(s.kernel.Rules().Fallback, endpoints(false, 1)) })
+		s.SetFallback([]netip.AddrPort{netip.AddrPortFrom(service, 53)}) // unusable: the last list stays
+		assert.NoError(s.t, s.Release(s.t.Context(), 0))
+		s.stays("with the last fallback", 5*time.Second, func() bool {
+			return s.decision(service) == intercepttest.ToFallback && slices.Equal(s.kernel.Rules().Fallback, endpoints(false, 1))
+		})
+	})
+}

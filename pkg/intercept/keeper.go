@@ -135,7 +135,7 @@ type Keeper struct {
 func New(cfg Config) (*Keeper, error) {
 	cfg.setDefaults()
 	seed := maphash.MakeSeed()
-	known, omitted := usable(cfg.Rules.Fallback, cfg.Rules.Addresses, seed) // invalid endpoints come from the cluster: no error
+	known, omitted := usable(cfg.Rules.Fallback, own(&cfg.Rules), seed) // invalid endpoints come from the cluster: no error
 	cfg.Rules.Fallback = known
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func New(cfg Config) (*Keeper, error) {
 		seed:         seed,
 	}
 	k.stats.Backend = cfg.Backend.String()
-	if cfg.Rules.Mode == rules.LinkLocal {
+	if cfg.Rules.FallsBack() {
 		k.stats.Fallback, k.stats.FallbackOmitted = known, omitted
 	}
 	for _, l := range cfg.Rules.Leases() {

@@ -82,7 +82,7 @@ func TestCiliumNeedsRules(t *testing.T) {
 			node.variant = "nft"
 			n := nodeHarness{Node: node, Layout: node.Layout(), cilium: true, t: t}
 			n.AddCilium(t)
-			b, r := n.agent(), n.linkLocal("first")
+			b, r := n.agent(), n.fallingBack("first")
 			n.apply(b, r)
 			n.expectFallback("with all rules", n.queries(n.Addresses), n.Fallbacks)
 			test.change(&r)
@@ -98,10 +98,73 @@ func TestCiliumNeedsRules(t *testing.T) {
 				}
 			}
 			group.Wait()
-			n.apply(b, n.linkLocal("first"))
+			n.apply(b, n.fallingBack("first"))
 			n.expectFallback("with all rules again", n.queries(n.Addresses), n.Fallbacks)
 		})
 	}
+}
+
+// TestExcludedSessionsReset has no server at the Service's address, as on a real node: a session with an agent that is gone gets a reset,
+// so that its client does not wait for a timeout.
+func TestExcludedSessionsReset(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func() (intercept.Backend, error){
+		"nftables":        openNftables,
+		"iptables-nft":    openIptables(iptables.Nft),
+		"iptables-legacy": openIptables(iptables.Legacy),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			node := newKernelNode(t, open, nil)
+			n := nodeHarness{Node: node, Layout: node.Layout(), excluded: true, t: t}
+			for _, s := range n.Services {
+				rule := fmt.Sprintf("table inet gone { chain gone { type filter hook prerouting priority -400; ip%s daddr %s drop; }; }",
+					map[bool]string{true: "6"}[s.Is6()], s)
+				out, err := node.hosts.Upstream.Output(t.Context(), "nft", rule)
+				if err != nil {
+					t.Fatalf("dropping packets to the Service: %v\n%s", err, out)
+				}
+			}
+			b := n.Open(t)
+			n.apply(b, n.fallingBack("first"))
+			n.renew(b, n.Services, n.Lease)
+			open := n.sessions(n.Services)
+			n.close(b)
+			next := n.agent()
+			n.waitFor("without any lease", func() bool { return len(n.state(next).Leases) == 0 })
+			for q, c := range open {
+				n.expectConn("the agent is gone", q, c, NoAnswer)
+			}
+			n.expectFallback("the agent is gone", n.queries(n.Services), n.Fallbacks)
+		})
+	}
+}
+
+// TestExcludedBesideProxy has a proxy that serves the Service after all, such as kube-proxy beside Antrea: the rules come first, and leave
+// nothing to it but what they do not take.
+func TestExcludedBesideProxy(t *testing.T) {
+	t.Parallel()
+	node := newKernelNode(t, openNftables, nil)
+	n := nodeHarness{Node: node, Layout: node.Layout(), excluded: true, t: t}
+	n.Services = n.Services[:1]
+	proxied := netip.AddrPortFrom(node.hosts.Upstream.IPv4, 5399)
+	serve(t, node.hosts.Upstream, proxied, "proxy")
+	table := "table ip kube-proxy {"
+	for _, hook := range []string{"prerouting", "output"} {
+		table += fmt.Sprintf(" chain %s { type nat hook %s priority -100; ip daddr %s meta l4proto { tcp, udp } th dport 53 dnat to %s; };", hook, hook, n.Services[0], proxied)
+	}
+	if out, err := node.hosts.Node.Output(t.Context(), "nft", table+" }"); err != nil {
+		t.Fatalf("adding a proxy: %v\n%s", err, out)
+	}
+	n.expect("without rules", n.queries(n.Services), "proxy")
+	b := n.agent()
+	n.apply(b, n.fallingBack("first"))
+	n.expectFallback("not leased", n.queries(n.Services), n.Fallbacks)
+	n.expect("not leased", n.marked(n.Services), "proxy")
+	n.renew(b, n.Services, time.Minute)
+	n.expect("leased", n.queries(n.Services), Agent)
+	assert.NoError(t, b.Remove(t.Context(), "first"))
+	n.expect("removed", n.queries(n.Services), "proxy")
 }
 
 // TestPodsStayUntracked: a pod whose packets are exempt from conntrack sends packets that look like replies of a fallback, but for their
@@ -118,7 +181,7 @@ func TestPodsStayUntracked(t *testing.T) {
 			node.variant = "nft"
 			n := nodeHarness{Node: node, Layout: node.Layout(), cilium: true, t: t}
 			n.AddCilium(t)
-			n.apply(n.agent(), n.linkLocal("first"))
+			n.apply(n.agent(), n.fallingBack("first"))
 			for _, to := range []netip.Addr{node.hosts.Node.IPv4, node.hosts.Node.IPv6} {
 				for _, port := range []int{53, 5301} {
 					var conn net.Conn

@@ -63,11 +63,11 @@ func TestNames(clusterDomain string) (self, name string) {
 }
 
 // Test tests the fallback of one lease of r. The queries past the lease, over UDP and TCP, test the rules: they go to one of the endpoints,
-// which the rules choose at random. In mode LinkLocal each endpoint of the family gets queries of its own too, over UDP and without the
+// which the rules choose at random. Unless the data plane is the fallback, each endpoint of the family gets queries of its own too, over UDP and without the
 // rules. It takes two seconds at most.
 func (t *Tester) Test(ctx context.Context, r *rules.Rules, l rules.Lease) FallbackResult {
 	part, mark := r.Family(l.Key.Is6()), uint32(rules.TestMark)
-	if r.Mode == rules.Transparent {
+	if !r.FallsBack() {
 		part.Fallback, mark = nil, rules.Mark
 	} else if len(part.Fallback) == 0 {
 		return FallbackResult{FallbackUnverified, "there is no fallback"}

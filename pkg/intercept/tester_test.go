@@ -214,6 +214,13 @@ func TestTesterDials(t *testing.T) {
 			want:  []string{"tcp 10.96.0.10:53 0x1000", "udp 10.96.0.10:53 0x1000"},
 		},
 		{
+			name: "an excluded Service", key: service, state: intercept.FallbackResult{State: intercept.FallbackWorks},
+			rules: func(r *rules.Rules) {
+				r.Mode, r.Services, r.Excluded = rules.Transparent, []netip.Addr{service}, true
+			},
+			want: []string{"tcp 10.96.0.10:53 0x10", "udp 10.244.0.3:53 0x0", "udp 10.96.0.10:53 0x10"},
+		},
+		{
 			name: "no fallback of the family", key: addr4, rules: func(r *rules.Rules) { r.Fallback = []netip.AddrPort{fallback6} },
 			state: intercept.FallbackResult{State: intercept.FallbackUnverified, Why: "there is no fallback"},
 		},

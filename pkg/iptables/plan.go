@@ -45,8 +45,9 @@ func plan(r *rules.Rules, v6, randomly bool) []chain {
 	chains[5].rules = p.outputRules()
 	if r.Mode == rules.Transparent {
 		chains[0].rules = p.agentRules()
-	} else if len(p.Fallback) > 0 {
-		chains[0].rules = p.fallbackRules()
+	}
+	if p.FallsBack() && len(p.Fallback) > 0 {
+		chains[0].rules = append(chains[0].rules, p.fallbackRules()...)
 		chains[1].rules = p.masqueradeRules()
 		if p.Track {
 			chains[2].rules = append(slices.Clone(chains[2].rules), p.trackReplies()...)
@@ -113,7 +114,7 @@ func (p *planner) ports(rule func(proto string, port uint16) string) []string {
 func (p *planner) rawRules(local bool) []string {
 	var list []string
 	if p.Mode == rules.Transparent {
-		list = p.serviceZoneRules()
+		list = p.serviceZoneRules(local)
 	} else {
 		list = p.notrackRules(local)
 	}
@@ -122,14 +123,14 @@ func (p *planner) rawRules(local bool) []string {
 			list = append(list, fmt.Sprintf("-d %s %s %s", p.host(a), to("tcp", p.Admin), notrack))
 		}
 	}
-	if p.Mode == rules.Transparent || len(p.Fallback) == 0 {
+	if !p.FallsBack() || len(p.Fallback) == 0 {
 		return list
 	}
 	others := mark("! ") // not the agent's own
 	if p.Track {         // nor those to Cilium's proxy
 		others += fmt.Sprintf(" -m mark ! --mark %#x/%#x", rules.ProxyMark, rules.HostMask)
 	}
-	for _, a := range p.Addresses {
+	for _, a := range p.Keys() {
 		// Only UDP: a TCP session stays with the target of its SYN.
 		list = append(list, fmt.Sprintf("-d %s %s %s -j CT --zone-orig %d", p.host(a), to("udp", p.Port), others, zone(p.Fallback)))
 		if p.Track {
@@ -165,8 +166,8 @@ func (p *planner) perTarget(rule func(proto string, f netip.AddrPort) string) []
 
 // markRules marks the queries that masqueradeRules gives the node's address.
 func (p *planner) markRules() []string {
-	list := make([]string, len(p.Addresses))
-	for i, a := range p.Addresses {
+	list := make([]string, len(p.Keys()))
+	for i, a := range p.Keys() {
 		list[i] = fmt.Sprintf("-m conntrack --ctstate DNAT --ctorigdst %s --ctorigdstport %d --ctdir ORIGINAL -j MARK --set-xmark %#x/%#x",
 			a, p.Port, rules.HostMark, rules.HostMask)
 	}
@@ -193,11 +194,15 @@ func (p *planner) notrackRules(local bool) []string {
 
 // serviceZoneRules puts UDP into a zone. TCP needs none: a session stays with the target of
 // its SYN.
-func (p *planner) serviceZoneRules() []string {
+func (p *planner) serviceZoneRules(local bool) []string {
 	list := make([]string, len(p.Services))
+	others := mark("! ")
+	if local && p.FallsBack() {
+		others += " " + testMark("! ")
+	}
 	for i, s := range p.Services {
 		list[i] = fmt.Sprintf("-d %s %s %s %s -j CT --zone-orig %d",
-			p.host(s), to("udp", p.Port), mark("! "), p.inSet("lease"), rules.Zone)
+			p.host(s), to("udp", p.Port), others, p.inSet("lease"), rules.Zone)
 	}
 	return list
 }
@@ -286,13 +291,19 @@ func (p *planner) outputRules() []string {
 	return list
 }
 
-// agentRules rewrites the Service's address to the agent's.
+// agentRules rewrites the Service's address to the agent's. If there is a fallback, its tests pass them: only this node sends these.
 func (p *planner) agentRules() []string {
-	list := make([]string, 0, 2*len(p.Services))
+	list := make([]string, 0, 4*len(p.Services))
+	others := []string{""}
+	if p.FallsBack() {
+		others = []string{testMark("! ") + " ", testMark("") + " -m addrtype ! --src-type LOCAL "}
+	}
 	for _, s := range p.Services {
 		target := "-j DNAT --to-destination " + netip.AddrPortFrom(p.Target(s), p.Port).String()
 		for _, opening := range []string{to("udp", p.Port), to("tcp", p.Port) + syn} {
-			list = append(list, fmt.Sprintf("-d %s %s %s %s %s", p.host(s), opening, mark("! "), p.inSet("lease"), target))
+			for _, other := range others {
+				list = append(list, fmt.Sprintf("-d %s %s %s %s%s %s", p.host(s), opening, mark("! "), other, p.inSet("lease"), target))
+			}
 		}
 	}
 	return list
@@ -302,11 +313,11 @@ func (p *planner) agentRules() []string {
 // untracked and do not get here, except before the rules in raw are written: the tables are
 // written one after the other. Tests of the fallback are tracked.
 func (p *planner) fallbackRules() []string {
-	list := make([]string, 0, 2+2*len(p.Addresses)*len(p.Fallback))
+	list := make([]string, 0, 2+2*len(p.Keys())*len(p.Fallback))
 	for _, proto := range []string{"udp", "tcp"} {
 		list = append(list, fmt.Sprintf("%s %s %s -j RETURN", to(proto, p.Port), p.inSet("lease"), testMark("! ")))
 	}
-	for _, a := range p.Addresses {
+	for _, a := range p.Keys() {
 		for _, opening := range []string{to("udp", p.Port), to("tcp", p.Port) + syn} {
 			for i, f := range p.Fallback {
 				share := ""
@@ -327,9 +338,12 @@ func fraction(n int) float64 { return math.Round((1<<31)/float64(n)) / (1 << 31)
 // node has the agent's address as its source, and answers to a pod must return through the
 // node.
 func (p *planner) masqueradeRules() []string {
-	list := make([]string, len(p.Addresses))
-	for i, a := range p.Addresses {
+	list := make([]string, len(p.Keys()))
+	for i, a := range p.Keys() {
 		list[i] = fmt.Sprintf("-m conntrack --ctstate DNAT --ctorigdst %s --ctorigdstport %d -j MASQUERADE", a, p.Port)
+		if p.Mode == rules.Transparent { // those to the agent were rewritten too
+			list[i] = fmt.Sprintf("! -d %s %s", p.host(p.Target(a)), list[i])
+		}
 		if p.randomFully {
 			list[i] += " --random-fully" // without it, two pods with the same source port would be given the same port of the node
 		}

@@ -47,6 +47,13 @@ func transparent() rules.Rules {
 	return r
 }
 
+// excluded are the rules for a Service that no data plane serves.
+func excluded() rules.Rules {
+	r := transparent()
+	r.Excluded, r.Track, r.Fallback = true, true, linkLocal().Fallback
+	return r
+}
+
 func without(r rules.Rules, change func(*rules.Rules)) rules.Rules {
 	change(&r)
 	return r
@@ -61,6 +68,7 @@ func plans() map[string]rules.Rules {
 		"link-local-no-admin":    without(linkLocal(), func(r *rules.Rules) { r.Admin = 0 }),
 		"link-local-two":         without(linkLocal(), func(r *rules.Rules) { r.Addresses = addrs("169.254.20.10", "169.254.20.11"); r.Port = 1053 }),
 		"transparent":            transparent(),
+		"excluded":               excluded(),
 		"transparent-ipv4":       without(transparent(), func(r *rules.Rules) { r.Services = r.Services[:1] }),
 	}
 }

@@ -196,7 +196,8 @@ func (f *Fake) applyLocked(r rules.Rules) (changed bool) {
 }
 
 func equal(a, b *rules.Rules) bool {
-	return a.Owner == b.Owner && a.Mode == b.Mode && a.Port == b.Port && a.Admin == b.Admin && a.Track == b.Track && a.MarkHost == b.MarkHost &&
+	return a.Owner == b.Owner && a.Mode == b.Mode && a.Port == b.Port && a.Admin == b.Admin && a.Excluded == b.Excluded &&
+		a.Track == b.Track && a.MarkHost == b.MarkHost &&
 		slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Services, b.Services) && slices.Equal(a.Fallback, b.Fallback)
 }
 
@@ -426,7 +427,8 @@ func (f *Fake) Route(p Packet) Route {
 	}
 	key := p.To.Addr()
 	draining := p.Network == "tcp" && p.Established && !p.Tracked && f.liveLocked(f.drains, key)
-	test := p.Test && !p.Arrives && own && r.Mode == rules.LinkLocal
+	fallsBack := r.FallsBack() && slices.Contains(r.Keys(), key)
+	test := p.Test && !p.Arrives && fallsBack
 	if held := f.liveLocked(f.leases, key); (held || draining) && !test {
 		to := p.To
 		if service {
@@ -437,7 +439,7 @@ func (f *Fake) Route(p Packet) Route {
 	if p.Established && p.Tracked {
 		return Route{Decision: SameAsFirst, Tracked: true}
 	}
-	if !own || r.Mode == rules.Transparent {
+	if !fallsBack {
 		return direct
 	}
 	return f.fallBackLocked(p, direct)

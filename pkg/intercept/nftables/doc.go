@@ -15,11 +15,11 @@
 //	  query, reply                        notrack for the agent's packets
 //	  rewrite, output-route               transparent mode: rewrite the Service's address to
 //	                                      the agent's, without conntrack
-//	table node-cache                      all other queries, link-local mode with a fallback
+//	table node-cache                      all other queries, if there is a fallback
 //	  owner-NAME                          an empty chain that names the last writer
 //	  fallback, fallback-*                DNAT to a random target, and masquerading
 //	  track-*, mark                       on Cilium: rules.Rules.Track and MarkHost
-//	  input                               resets TCP sessions that no process has
+//	  input, forward, own                 reset TCP sessions that no process has
 //
 // The second table does not match leases: an untracked packet never reaches NAT.
 //

@@ -45,7 +45,7 @@ const (
 // gracefully still answers pending queries, and gets no new ones.
 const flowGrace = 200 * time.Millisecond
 
-// deleteStaleFlows deletes the UDP conntrack entries to r's addresses whose answers come
+// deleteStaleFlows deletes the UDP conntrack entries to r's keys whose answers come
 // from no current target, after flowGrace for pending answers. Otherwise a client that
 // always uses the same port would be sent to the removed target forever. The end of ctx
 // ends the wait.
@@ -71,7 +71,7 @@ func (b *Backend) staleFlows(r *rules.Rules) (staleFlows []flow, err error) {
 	b.reader.mu.Lock()
 	defer b.reader.mu.Unlock()
 	var errs []error
-	for _, a := range r.Addresses {
+	for _, a := range r.Keys() {
 		part := r.Family(a.Is6())
 		if len(part.Fallback) == 0 {
 			continue

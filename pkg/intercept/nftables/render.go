@@ -148,9 +148,8 @@ func addLeases(tx *batch, r *rules.Rules) {
 	tx.rule(chainPrerouting, "queries", tcpTo(r.Port), goTo(arriving))
 	tx.rule(chainOutput, "answers", udpFrom(r.Port), goTo(chainReply))
 	tx.rule(chainOutput, "answers", tcpFrom(r.Port), goTo(chainReply))
-	if r.Mode == rules.LinkLocal {
-		tx.rule(chainOutput, "test of the fallback", udpTo(r.Port), isTest(), accept())
-		tx.rule(chainOutput, "test of the fallback", tcpTo(r.Port), isTest(), accept())
+	if r.FallsBack() {
+		addTestRules(tx, chainOutput, r.Port)
 	}
 	tx.rule(chainOutput, "queries of this node", udpTo(r.Port), goTo(chainQuery))
 	tx.rule(chainOutput, "queries of this node", tcpTo(r.Port), goTo(chainQuery))
@@ -158,6 +157,9 @@ func addLeases(tx *batch, r *rules.Rules) {
 		// Rewritten queries of this node's processes need a chain of type route, which repeats
 		// the route lookup. Answers keep their route and skip it.
 		tx.baseChain(chainRoute, "route", unix.NF_INET_LOCAL_OUT, priorityLease)
+		if r.FallsBack() {
+			addTestRules(tx, chainRoute, r.Port)
+		}
 		tx.rule(chainRoute, "queries of this node", udpTo(r.Port), goTo(chainRewrite))
 		tx.rule(chainRoute, "queries of this node", tcpTo(r.Port), goTo(chainRewrite))
 	}
@@ -171,6 +173,12 @@ func addLeases(tx *batch, r *rules.Rules) {
 			addAdminRules(tx, f, part)
 		}
 	}
+}
+
+// addTestRules takes tests of the fallback past the lease.
+func addTestRules(tx *batch, chain string, port uint16) {
+	tx.rule(chain, "test of the fallback", udpTo(port), isTest(), accept())
+	tx.rule(chain, "test of the fallback", tcpTo(port), isTest(), accept())
 }
 
 // addLinkLocalRules adds the rules of a family whose clients query the agent's address.
@@ -226,13 +234,15 @@ const (
 	chainTrackReply         = "track-reply" // packets from a port of the fallback
 	chainMark               = "mark"
 	chainInput              = "input"
+	chainForward            = "forward"
+	chainOwn                = "own" // packets of this node's processes
 )
 
 // addFallback adds the table that sends queries without a lease to the fallback, if there
 // is one. It does not match leases: packets for the agent are untracked and never reach NAT.
 func addFallback(tx *batch, r *rules.Rules) {
-	reachable := func(t netip.AddrPort) bool { return len(r.Family(t.Addr().Is6()).Addresses) > 0 }
-	if r.Mode != rules.LinkLocal || !slices.ContainsFunc(r.Fallback, reachable) {
+	reachable := func(t netip.AddrPort) bool { part := r.Family(t.Addr().Is6()); return len(part.Keys()) > 0 }
+	if !r.FallsBack() || !slices.ContainsFunc(r.Fallback, reachable) {
 		return
 	}
 	tx.addTable(fallbackTable, 0)
@@ -242,6 +252,10 @@ func addFallback(tx *batch, r *rules.Rules) {
 	tx.baseChain(chainFallbackOutput, "nat", unix.NF_INET_LOCAL_OUT, priorityDNAT)
 	tx.baseChain(chainMasquerade, "nat", unix.NF_INET_POST_ROUTING, priorityPostrouting)
 	tx.baseChain(chainInput, "filter", unix.NF_INET_LOCAL_IN, priorityFilter)
+	if r.Mode == rules.Transparent { // the Service's address is not local
+		tx.baseChain(chainForward, "filter", unix.NF_INET_FORWARD, priorityFilter)
+		tx.baseChain(chainOwn, "filter", unix.NF_INET_LOCAL_OUT, priorityFilter)
+	}
 	if r.Track {
 		addTrackRules(tx, r)
 	}
@@ -267,7 +281,11 @@ func addFallback(tx *batch, r *rules.Rules) {
 // has the agent's address as its source, and the answers to a pod must return through
 // the node to be translated back.
 func addFallbackRules(tx *batch, f family, r *rules.Rules) {
-	for _, a := range r.Addresses {
+	resets := []string{chainInput}
+	if r.Mode == rules.Transparent {
+		resets = append(resets, chainForward, chainOwn)
+	}
+	for _, a := range r.Keys() {
 		// A TCP session with the agent is not sent to a fallback when the lease ends: its next packet is no SYN.
 		query := slices.Concat(udpTo(r.Port), f.is(), f.to(a), marked(false))
 		session := slices.Concat(tcpTo(r.Port), flags(flagSYN|flagACK, flagSYN), f.is(), f.to(a), marked(false))
@@ -280,7 +298,9 @@ func addFallbackRules(tx *batch, f family, r *rules.Rules) {
 		for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 			tx.rule(chainMasquerade, "with the node's address", f.is(), isDNAT(), f.originallyTo(a, proto, r.Port), masquerade())
 		}
-		tx.rule(chainInput, "reset sessions that no process has", tcpTo(r.Port), f.is(), f.to(a), tracked(), marked(false), reset())
+		for _, chain := range resets {
+			tx.rule(chain, "reset sessions that no process has", tcpTo(r.Port), f.is(), f.to(a), tracked(), marked(false), reset())
+		}
 	}
 }
 
@@ -310,7 +330,7 @@ func addTrackRules(tx *batch, r *rules.Rules) {
 	}
 	tx.rule(chainTrackQuery, "to Cilium's proxy", isProxied(), accept())
 	for f, part := range parts(r) {
-		for _, a := range part.Addresses {
+		for _, a := range part.Keys() {
 			tx.rule(chainTrackQuery, "not leased", f.is(), f.to(a), tracked(), marked(false), track())
 		}
 		for _, t := range part.Fallback {
@@ -322,7 +342,7 @@ func addTrackRules(tx *batch, r *rules.Rules) {
 
 // addMarkRules marks the queries that masquerading then gives the node's address.
 func addMarkRules(tx *batch, f family, r *rules.Rules) {
-	for _, a := range r.Addresses {
+	for _, a := range r.Keys() {
 		for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 			tx.rule(chainMark, "as the node's own", isDNAT(), isOriginal(), f.is(), f.originallyTo(a, proto, r.Port), markHost())
 		}

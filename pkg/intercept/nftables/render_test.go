@@ -26,7 +26,10 @@ func shapes() []shape {
 	part.Services = part.Services[:1]
 	cilium := linkLocalRules(netip.MustParseAddrPort("10.201.0.2:53"), netip.MustParseAddrPort("[fd00:201::2]:5353"))
 	cilium.Track, cilium.MarkHost = true, true
+	excluded := transparentRules()
+	excluded.Excluded, excluded.Track, excluded.Fallback = true, true, cilium.Fallback
 	return []shape{
+		{name: "excluded", rules: excluded},
 		{name: "link-local-cilium", rules: cilium},
 		{name: "link-local", rules: linkLocalRules(netip.MustParseAddrPort("10.201.0.2:53"), netip.MustParseAddrPort("10.201.0.3:5353"), netip.MustParseAddrPort("[fd00:201::2]:53"))},
 		{name: "link-local-ipv4", rules: four},

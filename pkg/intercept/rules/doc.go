@@ -14,6 +14,7 @@
 //	Transparent       to the agent: the Service's      unchanged: kube-proxy or another
 //	                  address is rewritten to          data plane serves the Service's
 //	                  the agent's                      address
+//	  with Excluded   the same                         to one of Fallback, as in LinkLocal
 //
 // Packets with [Mark] are the agent's own. The rules never send them to a fallback and
 // never rewrite the Service's address in them. Those to an address of the agent are
@@ -24,6 +25,6 @@
 // pods' packets from conntrack, and then DNAT does not apply ([Rules].Track). Its host firewall
 // drops replies to packets that do not leave as the node's own ([Rules].MarkHost).
 //
-// Packets of the node with [TestMark] test the fallback: mode LinkLocal treats them as if the lease were not held. In mode
-// Transparent, packets with Mark to the Service's address do that already.
+// Packets of the node with [TestMark] test the fallback: where there is one, they are treated as if the lease were not held. In mode
+// Transparent without Excluded, packets with Mark to the Service's address do that already.
 package rules

@@ -55,11 +55,12 @@ type Rules struct {
 	Mode      Mode             //
 	Addresses []netip.Addr     // the agent listens here; unique, no zones, none unspecified
 	Services  []netip.Addr     // Transparent: the DNS Service, at most one per family; rewritten to the family's first of Addresses
+	Excluded  bool             // Transparent: the data plane leaves packets to Services as they are, so that no proxy answers them
 	Port      uint16           // DNS port, at Addresses and at Services
 	Admin     uint16           // TCP port of the admin server at Addresses; 0: it listens elsewhere
-	Fallback  []netip.AddrPort // LinkLocal: queries go here while the lease is not held; unique; empty: no rule redirects them
+	Fallback  []netip.AddrPort // LinkLocal or Excluded: queries go here while the lease is not held; unique; empty: no rule redirects them
 
-	// What the data plane of the node needs, in LinkLocal with a Fallback. Neither changes who answers.
+	// What the data plane of the node needs, with a Fallback. Neither changes who answers.
 	Track    bool // conntrack tracks packets to and from the fallback, also where rules of priority raw exempt the pods' packets
 	MarkHost bool // packets to the fallback leave with HostMark
 }
@@ -103,8 +104,21 @@ func (r *Rules) checkFallback(f netip.AddrPort, before []netip.AddrPort) error {
 		return fmt.Errorf("fallback %s is a duplicate or has no port", f)
 	case slices.Contains(r.Addresses, f.Addr()):
 		return fmt.Errorf("fallback %s is the agent itself", f)
+	case slices.Contains(r.Services, f.Addr()):
+		return fmt.Errorf("fallback %s is the Service itself", f)
 	}
 	return nil
+}
+
+// FallsBack reports whether queries go to Fallback while the lease is not held. Otherwise the data plane serves them.
+func (r *Rules) FallsBack() bool { return r.Mode == LinkLocal || r.Excluded }
+
+// Keys returns the addresses that clients query.
+func (r *Rules) Keys() []netip.Addr {
+	if r.Mode == LinkLocal {
+		return r.Addresses
+	}
+	return r.Services
 }
 
 func isOwner(s string) bool {
@@ -124,16 +138,12 @@ type Lease struct {
 
 // Leases returns the leases of r, in the order of Addresses or Services.
 func (r *Rules) Leases() []Lease {
-	if r.Mode == LinkLocal {
-		leases := make([]Lease, len(r.Addresses))
-		for i, a := range r.Addresses {
-			leases[i] = Lease{Key: a, Probe: a}
+	leases := make([]Lease, len(r.Keys()))
+	for i, key := range r.Keys() {
+		leases[i] = Lease{Key: key, Probe: key}
+		if r.Mode == Transparent {
+			leases[i].Probe = r.Target(key)
 		}
-		return leases
-	}
-	leases := make([]Lease, len(r.Services))
-	for i, s := range r.Services {
-		leases[i] = Lease{Key: s, Probe: r.Target(s)}
 	}
 	return leases
 }

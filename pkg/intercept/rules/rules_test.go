@@ -73,6 +73,13 @@ func TestCheck(t *testing.T) {
 			},
 			want: []string{"10.0.0.1:0", "169.254.20.10:53 is the agent itself", "10.0.0.2:53"},
 		},
+		{
+			name: "a fallback that is the service",
+			change: func(r *rules.Rules) {
+				r.Mode, r.Excluded, r.Services = rules.Transparent, true, addrs("10.0.0.1")
+			},
+			want: []string{"10.0.0.1:53 is the Service itself"},
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
