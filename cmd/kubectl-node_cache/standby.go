@@ -203,7 +203,7 @@ func (c *cluster) requireFallback(cmd *cobra.Command) error {
 			continue
 		}
 		answered++
-		if i.Mode != "transparent" && len(i.Fallback) == 0 {
+		if (i.Mode != "transparent" || i.From != "") && len(i.Fallback) == 0 {
 			without = append(without, r.Node)
 			continue
 		}

@@ -36,6 +36,7 @@ type summary struct {
 			Mode     string   `json:"mode"`
 			Standby  bool     `json:"standby"`
 			Fallback []string `json:"fallback"`
+			From     string   `json:"fallbackFrom"`
 			Leases   []struct {
 				Address     string `json:"address"`
 				Held        bool   `json:"held"`

@@ -125,7 +125,7 @@ func (d *doctorFlags) config(cfg *config.Config) (doctor.Config, error) {
 		Now:        time.Now,
 	}
 	if cfg.Intercept.Mode == config.ModeTransparent {
-		c.Rules.Mode = rules.Transparent
+		c.Rules.Mode, c.Rules.Excluded = rules.Transparent, cfg.Intercept.ServiceExcluded
 	}
 	for _, text := range d.service {
 		a, err := netip.ParseAddr(text)

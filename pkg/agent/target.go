@@ -10,7 +10,8 @@ import (
 	"github.com/nodecache/node-cache/pkg/node"
 )
 
-// interceptTarget returns the part of the interception that changes while the agent runs: services and fallback.
+// interceptTarget returns the part of the interception that changes while the agent runs: services and fallback. The node does not use
+// the fallback where the data plane serves the Service.
 func (r *generation) interceptTarget() (t node.Target) {
 	cfg := &r.config
 	t.Standby = cfg.Standby
@@ -18,12 +19,10 @@ func (r *generation) interceptTarget() (t node.Target) {
 	if r.cluster.Endpoints != nil {
 		ready, own = r.cluster.Endpoints.Confirmed()
 	}
+	t.Excluded = r.cluster.ServiceExcluded != nil && r.cluster.ServiceExcluded.Load()
 	t.Services = cfg.Intercept.Services
 	if len(t.Services) == 0 {
 		t.Services = serviceAddresses(own, cfg.Listen)
-	}
-	if cfg.Intercept.Mode == config.ModeTransparent {
-		return t // kube-proxy is the fallback
 	}
 	to := cfg.Intercept.Fallback
 	t.From, t.None = to.String(), !to.Central && len(to.Addresses) == 0

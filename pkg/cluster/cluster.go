@@ -35,9 +35,11 @@ type Cluster struct {
 	Source  Source                   // delivers the objects; nil: no objects are watched
 	Pods    *pods.Index              // pods of this node; nil: they are not watched
 
-	Endpoints    *upstream.Service // endpoints of the central resolver's Service; nil: not watched
-	Central      *upstream.Pool    // nil: there is no central resolver
-	CentralZones [][]byte          // zones that Central answers, in canonical wire form
+	Endpoints *upstream.Service // endpoints of the central resolver's Service; nil: not watched
+	// ServiceExcluded is whether that Service has Calico's annotation by which its packets stay as they are; nil: it is not watched.
+	ServiceExcluded *atomic.Bool
+	Central         *upstream.Pool // nil: there is no central resolver
+	CentralZones    [][]byte       // zones that Central answers, in canonical wire form
 
 	Keys     *tsig.Keys       // TSIG keys of the secondary servers; nil: none
 	Notifier *notify.Notifier // notifies the secondary servers; nil: no client may transfer the zones

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"sync/atomic"
 
 	"github.com/miekg/dns"
 
@@ -146,10 +147,12 @@ func (m *Maker) watchCentral(c *Cluster, service config.ServiceName) *watch.Serv
 		return nil
 	}
 	c.Endpoints = new(upstream.Service)
+	c.ServiceExcluded = new(atomic.Bool)
 	log := m.Log.With("service", service.String())
 	return &watch.ServiceWatch{
 		Namespace: service.Namespace,
 		Service:   service.Name,
+		Excluded:  c.ServiceExcluded.Store,
 		Changed: func(servers []watch.Server, own []netip.AddrPort) {
 			ready := make([]upstream.ServiceEndpoint, 0, len(servers))
 			for _, s := range servers {
@@ -168,7 +171,7 @@ func (m *Maker) watchCentral(c *Cluster, service config.ServiceName) *watch.Serv
 func interceptNeedsService(cfg *config.Config) bool {
 	i := &cfg.Intercept
 	return i.Manage && cfg.Cluster.Central.Service != config.ServiceName{} &&
-		(i.Mode == config.ModeLinkLocal && i.Fallback.Central || i.Mode == config.ModeTransparent && len(i.Services) == 0)
+		(i.FallsBack() && i.Fallback.Central || i.Mode == config.ModeTransparent && len(i.Services) == 0)
 }
 
 // maxLogged bounds the endpoints in one log line: a large service may change often.

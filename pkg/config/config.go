@@ -64,7 +64,8 @@ type Config struct {
 	// agent` only.
 	Intercept Intercept `yaml:"intercept"`
 	// The agents release their leases and keep the rules, so that the fallback answers the pods: for an incident. It needs
-	// intercept.manage, and a fallback in mode link-local. An agent that knows no endpoint of the fallback answers on.
+	// intercept.manage, and a fallback unless the data plane serves the Service. An agent that knows no endpoint of the
+	// fallback answers on.
 	Standby bool `yaml:"standby"`
 	// Names that must have an address, at most 16, asked of the routes and records of this configuration, without cache and
 	// fallback (docs/staged.md). While one has none, a new agent takes neither the sockets of the old one nor, at a start with a

@@ -30,21 +30,29 @@ type Intercept struct {
 	Lease time.Duration `yaml:"lease" min:"1s" max:"1m"`
 	// The servers that get the queries in mode `link-local` while the agent does not answer: `central` (those of
 	// cluster.central), `none`, or a list of servers. A Service's address does not work here, nor in
-	// cluster.central.addresses with `central`. In mode `transparent` the Service gets the queries.
+	// cluster.central.addresses with `central`. In mode `transparent` the Service gets the queries, or with
+	// serviceExcluded the fallback.
 	Fallback Fallback `yaml:"fallback"`
 	// What happens to link and rules when the agent ends: `fallback` (they stay, and queries go to the fallback),
-	// `remove`, or `auto`: fallback in mode `link-local`, remove in mode `transparent`.
+	// `remove`, or `auto`: fallback in mode `link-local` and with serviceExcluded, else remove.
 	OnExit string `yaml:"onExit" words:"auto,fallback,remove"`
 	// The IP addresses of the DNS Service, for mode `transparent`. Empty: those of cluster.central.service.
 	Services []netip.Addr `yaml:"services" format:"serviceAddress"`
+	// `true`, for mode `transparent`: the data plane leaves packets to the DNS Service as they are, as Antrea does with
+	// skipServices, so that nothing but the agent answers there. Calico's annotation natExcludeService on
+	// cluster.central.service says so without this key.
+	ServiceExcluded bool `yaml:"serviceExcluded"`
 }
+
+// FallsBack reports whether the fallback gets the queries while the agent does not answer. Otherwise the Service does.
+func (i Intercept) FallsBack() bool { return i.Mode == ModeLinkLocal || i.ServiceExcluded }
 
 // Exit returns what happens to link and rules when the agent ends: OnExit, or what ExitAuto stands for.
 func (i Intercept) Exit() string {
 	switch {
 	case i.OnExit != ExitAuto:
 		return i.OnExit
-	case i.Mode == ModeTransparent:
+	case !i.FallsBack():
 		return ExitRemove
 	default:
 		return ExitFallback

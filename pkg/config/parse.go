@@ -443,7 +443,8 @@ func checkNode(d *decoder, c *Config) {
 	checkHeld(d, c, "intercept.manage")
 	if c.Intercept.Mode == ModeTransparent {
 		checkTransparent(d, c)
-	} else {
+	}
+	if c.Intercept.FallsBack() {
 		checkFallback(d, c)
 	}
 }
@@ -471,7 +472,7 @@ func checkHeld(d *decoder, c *Config, path string) {
 // checkStandby reports standby where no other server would answer.
 func checkStandby(d *decoder, i *Intercept) {
 	d.check(!i.Manage, "standby", "true: needs intercept.manage: true, or queries still arrive here", "stop the agents, or send the pods to another server", "intercept.manage")
-	d.check(i.Manage && i.Mode == ModeLinkLocal && !i.Fallback.Central && len(i.Fallback.Addresses) == 0, "standby",
+	d.check(i.Manage && i.FallsBack() && !i.Fallback.Central && len(i.Fallback.Addresses) == 0, "standby",
 		"true: there is no fallback to answer", "name servers in intercept.fallback", "intercept.fallback")
 }
 
@@ -481,15 +482,18 @@ func checkMode(d *decoder, i *Intercept) {
 	d.check(!transparent && len(i.Services) > 0, "intercept.services",
 		"a list: needs intercept.mode: transparent, which is "+i.Mode,
 		"with link-local the pods ask listen.addresses: leave it out", "intercept.mode")
+	d.check(!transparent && i.ServiceExcluded, "intercept.serviceExcluded",
+		"true: needs intercept.mode: transparent, which is "+i.Mode,
+		"with link-local the pods ask listen.addresses: leave it out", "intercept.mode")
 	families := map[bool]bool{}
 	for j, a := range i.Services {
 		d.check(families[a.Is4()], fmt.Sprintf("intercept.services[%d]", j),
 			quote(a.String())+": the second of its family", "name one IPv4 address, one IPv6 address or one of each")
 		families[a.Is4()] = families[a.Is4()] || a.IsValid()
 	}
-	d.check(transparent && len(i.Fallback.Addresses) > 0, "intercept.fallback", "a list: not with intercept.mode: transparent",
+	d.check(!i.FallsBack() && len(i.Fallback.Addresses) > 0, "intercept.fallback", "a list: not with intercept.mode: transparent",
 		"leave it out: queries that the agent does not take go where they are addressed to", "intercept.mode")
-	d.check(transparent && i.OnExit == ExitFallback, "intercept.onExit",
+	d.check(!i.FallsBack() && i.OnExit == ExitFallback, "intercept.onExit",
 		quote(i.OnExit)+": not with intercept.mode: transparent",
 		"write remove, or leave it out: without the rules queries go where they are addressed to", "intercept.mode")
 }
@@ -531,6 +535,10 @@ func checkFallback(d *decoder, c *Config) {
 		if slices.Contains(c.Listen.Addresses, a.Addr()) {
 			d.report(path, quote(a.String())+": a listen address",
 				"name a server that answers when this agent does not")
+		}
+		if slices.Contains(c.Intercept.Services, a.Addr()) {
+			d.report(path, quote(a.String())+": an address of intercept.services, where nothing but the agent answers",
+				"name the servers behind the Service")
 		}
 	}
 }

@@ -87,7 +87,7 @@ const (
 
 // What the agent does with link and rules when it ends.
 const (
-	ExitAuto     = "auto"     // ExitFallback with ModeLinkLocal, ExitRemove with ModeTransparent
+	ExitAuto     = "auto"     // ExitFallback if [Intercept.FallsBack], else ExitRemove
 	ExitFallback = "fallback" // link and rules stay, and the fallback gets the queries
 	ExitRemove   = "remove"   // link and rules are removed
 )

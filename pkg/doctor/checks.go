@@ -205,12 +205,14 @@ func (e *checker) checkDataPlane() {
 	if e.Intercept && e.Backend == "auto" {
 		what += fmt.Sprintf("; backend auto is %s: %s", p.Backend, p.Reason)
 	}
+	excluded := e.Rules.Excluded && p.Proxy != dataplane.Cilium
 	e.add("data plane",
 		unknown(e.DataPlaneErr, ""),
 		row{
 			p.Proxy == dataplane.None && strings.HasPrefix(evidence, "cannot read "), Skip, "none found, but " + evidence,
 			"run this command as root on the node, or in the agent's container",
 		},
+		row{excluded && p.Early, OK, what + "; it leaves the Service's packets to the agent", ""},
 		row{
 			p.Early && e.Intercept && e.Rules.Mode == rules.Transparent, Fail, what + ". " + p.Note,
 			"use intercept.mode: link-local, or the data plane's own redirection to a node-local DNS; for Cilium daemonset/overlays/cilium",

@@ -135,6 +135,14 @@ func TestChecks(t *testing.T) {
 			delete(f.Backends[0].Leases, local4)
 			f.Pod[1], f.Pod[2] = lose(f.Pod[1]), lose(f.Pod[2])
 		}},
+		{name: "a data plane that leaves the Service alone", mode: rules.Transparent, change: func(c *doctor.Config, f *doctor.Facts) {
+			c.Rules.Excluded = true
+			f.DataPlane = dataplane.Found{Proxy: dataplane.Calico, Early: true, Note: "a note", Backend: "nftables", Reason: "it needs no program"}
+		}},
+		{name: "Cilium, which cannot leave the Service alone", mode: rules.Transparent, change: func(c *doctor.Config, f *doctor.Facts) {
+			c.Rules.Excluded = true
+			f.DataPlane = dataplane.Found{Proxy: dataplane.Cilium, Early: true, Note: "a note", Backend: "nftables", Reason: "it needs no program"}
+		}},
 		{name: "the data plane does not have this pod's address", mode: rules.Transparent, change: func(_ *doctor.Config, f *doctor.Facts) {
 			f.Backends[0].Leases = nil
 			other := doctor.Outcome{Answer: "REFUSED", Took: time.Millisecond}

@@ -134,6 +134,7 @@ func collect(ctx context.Context, c *Config) Facts {
 	f.KernelHook, f.KernelErr = kernelhits.Supported()
 	f.Backends, f.BackendErrs = readBackends(ctx, c.Backend)
 	addServices(&c.Rules, f.Backends)
+	addExcluded(&c.Rules, f.Backends)
 	if c.Admin.IsValid() {
 		f.Status, f.StatusErr = status(ctx, c)
 	}
@@ -182,6 +183,13 @@ func addServices(r *rules.Rules, all []rules.State) {
 		}
 	}
 	slices.SortFunc(r.Services, netip.Addr.Compare)
+}
+
+// addExcluded notes that the rules have a fallback in mode transparent. An agent writes one only if it knows that the data plane leaves
+// the Service alone, by the configuration or by an annotation.
+func addExcluded(r *rules.Rules, all []rules.State) {
+	fallback := slices.ContainsFunc(all, func(h rules.State) bool { return len(h.Fallback) > 0 })
+	r.Excluded = r.Excluded || r.Mode == rules.Transparent && fallback
 }
 
 // addresses returns those of the wanted addresses that a link has, each with that link.

@@ -204,7 +204,7 @@ func (e *checker) checkFallback() {
 	if !e.Intercept {
 		return
 	}
-	if transparent := e.Rules.Mode == rules.Transparent; transparent || len(e.Backends) == 0 || len(e.Fallback) == 0 {
+	if transparent := !e.Rules.FallsBack(); transparent || len(e.Backends) == 0 || len(e.Fallback) == 0 {
 		e.add("fallback",
 			row{transparent, OK, "the Service's data plane, while the lease is not held", ""},
 			row{len(e.Backends) == 0, Skip, "no interception rules", ""},

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/nodecache/node-cache/pkg/intercept"
-	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
 // testFallback tests the fallback of each lease, as an agent does all the time. It needs rules in the kernel.
@@ -26,7 +25,7 @@ func (f *Facts) testFallback(ctx context.Context, c *Config) {
 	tester := intercept.Tester{Domain: c.Domain}
 	f.WithoutLease = map[netip.Addr]intercept.FallbackResult{}
 	for _, l := range r.Leases() {
-		if part := r.Family(l.Key.Is6()); r.Mode == rules.Transparent || len(part.Fallback) > 0 { // else another line says that there is none
+		if part := r.Family(l.Key.Is6()); !r.FallsBack() || len(part.Fallback) > 0 { // else another line says that there is none
 			f.WithoutLease[l.Key] = tester.Test(ctx, &r, l)
 		}
 	}

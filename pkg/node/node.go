@@ -51,8 +51,9 @@ type Config struct {
 type Target struct {
 	Fallback []netip.AddrPort // these get queries while no lease is held; empty: the endpoints set before stay, unless None
 	From     string           // intercept.fallback as configured
-	None     bool             // link-local mode without a fallback: remove the current one, also if a predecessor set it
+	None     bool             // there should be no fallback: remove the current one, also if a predecessor set it
 	Services []netip.Addr     // addresses of the DNS service; empty: not known yet
+	Excluded bool             // the DNS service has Calico's annotation that excludes it from its data plane
 	Standby  bool             // as configured: the fallback answers, if there is one
 }
 
@@ -70,6 +71,7 @@ type Node struct {
 	link         Link              // nil: not managed
 	backend      intercept.Backend // nil: not managed
 	dataPlane    dataplane.Found   // set by Open
+	traffic      traffic           // of the DNS service
 	cilium       ciliumWatcher     // beside dataPlane, because it changes
 	old          oldRules          // rules that predecessors left in other backends; found by Setup
 	leaseWait    time.Duration     // how long the first rules wait for leases; 0: not at all; set by Setup and TookOver
@@ -96,6 +98,7 @@ func New(c Config) (*Node, error) {
 		old:    oldRules{host: c.Host, addresses: c.Config.Listen.Addresses, log: c.Log},
 		cilium: ciliumWatcher{host: c.Host, log: c.Log, now: time.Now, addresses: c.Config.Listen.Addresses},
 	}
+	n.traffic.config, n.traffic.found = &n.config.Intercept, &n.dataPlane
 	if !n.config.Interface.Manage {
 		return n, nil
 	}
@@ -156,7 +159,7 @@ func (n *Node) Open(ctx context.Context) error {
 	}
 	n.log.InfoContext(ctx, "interception set up", "mode", n.config.Intercept.Mode, "backend", n.backend.String(), "why", why,
 		"data_plane", n.dataPlane.Proxy, "evidence", n.dataPlane.Evidence)
-	if n.bypassed() {
+	if !n.traffic.mayIntercept() {
 		n.log.ErrorContext(ctx, "service address cannot be intercepted on this node", "why", n.dataPlane.Note)
 	}
 	return nil
@@ -172,12 +175,6 @@ func (n *Node) RequiredCapabilities() []cap.Value {
 	default:
 		return []cap.Value{capabilities.NetAdmin}
 	}
-}
-
-// bypassed reports whether the data plane rewrites packets to the service's address before netfilter rules
-// see them.
-func (n *Node) bypassed() bool {
-	return n.dataPlane.Early && n.config.Intercept.Mode == config.ModeTransparent
 }
 
 // Setup adds the addresses to the link, and finds or removes the rules of predecessors, see oldRules. The sockets must be open: queries
@@ -226,7 +223,7 @@ func (n *Node) Run(ctx context.Context) error {
 	if n.link != nil {
 		g.Go(func() error { return n.link.Run(ctx) })
 	}
-	if n.backend != nil && !n.bypassed() {
+	if n.backend != nil && n.traffic.mayIntercept() {
 		g.Go(func() error { return n.intercept(ctx, g) })
 	}
 	return g.Wait()
@@ -238,7 +235,8 @@ func (n *Node) intercept(ctx context.Context, g *errgroup.Group) error {
 	for {
 		now := n.cfg.Target()
 		keeper := n.currentKeeper()
-		if keeper == nil && (n.config.Intercept.Mode == config.ModeLinkLocal || len(now.Services) > 0) {
+		possible := !n.traffic.bypassed() || n.traffic.isExcluded(&now)
+		if keeper == nil && possible && (n.config.Intercept.Mode == config.ModeLinkLocal || len(now.Services) > 0) {
 			var err error
 			if keeper, err = n.newKeeper(ctx, now); err != nil {
 				return fmt.Errorf("intercept: %w", err)
@@ -268,7 +266,7 @@ func setFallback(keeper *intercept.Keeper, now *Target) {
 
 // setStandby releases the leases while the configuration has standby and another server answers, and takes them otherwise.
 func (n *Node) setStandby(ctx context.Context, keeper *intercept.Keeper, now *Target) {
-	answered := n.config.Intercept.Mode == config.ModeTransparent || len(keeper.Stats().Fallback) > 0
+	answered := !n.traffic.fallsBack() || len(keeper.Stats().Fallback) > 0
 	on, before := now.Standby && answered, keeper.Stats().Standby
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
@@ -287,12 +285,14 @@ func (n *Node) newKeeper(ctx context.Context, now Target) (*intercept.Keeper, er
 	if len(now.Fallback) == 0 && !now.None {
 		now.Fallback = n.old.fallback
 	}
-	r := rules.Rules{
-		Owner: n.cfg.Token, Addresses: n.config.Listen.Addresses, Port: n.config.Listen.Port, Fallback: now.Fallback,
-	}
+	r := rules.Rules{Owner: n.cfg.Token, Addresses: n.config.Listen.Addresses, Port: n.config.Listen.Port}
 	if n.config.Intercept.Mode == config.ModeTransparent {
-		r.Mode, r.Services = rules.Transparent, now.Services
+		r.Mode, r.Services, r.Excluded = rules.Transparent, now.Services, n.traffic.isExcluded(&now)
 	}
+	if r.FallsBack() {
+		r.Fallback = now.Fallback
+	}
+	n.traffic.excluded.Store(r.Excluded)
 	if admin := n.config.Admin.Address; slices.Contains(r.Addresses, admin.Addr()) {
 		r.Admin = admin.Port()
 	}
@@ -408,7 +408,9 @@ func (n *Node) End(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
-	if !n.config.Intercept.Manage || n.config.Intercept.Exit() == config.ExitRemove {
+	settings := n.config.Intercept
+	settings.ServiceExcluded = settings.ServiceExcluded || n.traffic.excluded.Load()
+	if !settings.Manage || settings.Exit() == config.ExitRemove {
 		n.remove(ctx)
 	}
 }
@@ -452,7 +454,7 @@ func (n *Node) Close() {
 
 // Kept returns what this agent maintains: the link, and the backend of the rules.
 func (n *Node) Kept() (link bool, rules string) {
-	if n.backend != nil && !n.bypassed() {
+	if n.backend != nil && n.traffic.mayIntercept() {
 		rules = n.backend.String()
 	}
 	return n.link != nil, rules

@@ -45,12 +45,21 @@ func (n *Node) interceptStatus() *status.Intercept {
 		Mode: n.config.Intercept.Mode, Backend: n.backend.String(), DataPlane: cmp.Or(string(n.dataPlane.Proxy), "none"),
 		Note: n.dataPlane.Note, Leases: []intercept.LeaseStats{}, Fallback: []netip.AddrPort{},
 	}
+	now, transparent := n.cfg.Target(), n.config.Intercept.Mode == config.ModeTransparent
+	switch {
+	case !transparent:
+		s.NotLocal = n.cilium.notLocal()
+	case !n.traffic.fallsBack():
+	case n.traffic.isExcluded(&now):
+		s.Note = ""
+	default:
+		s.Note = noLongerExcluded
+	}
+	if n.traffic.fallsBack() {
+		s.From = now.From
+	}
 	if n.cilium.on() && n.dataPlane.Proxy != dataplane.Cilium { // it came after the start
 		s.DataPlane, s.Note = string(dataplane.Cilium), dataplane.CiliumNote()
-	}
-	if n.config.Intercept.Mode == config.ModeLinkLocal {
-		s.From = n.cfg.Target().From
-		s.NotLocal = n.cilium.notLocal()
 	}
 	keeper := n.currentKeeper()
 	if keeper == nil {
@@ -65,9 +74,17 @@ func (n *Node) interceptStatus() *status.Intercept {
 	return s
 }
 
+// noLongerExcluded is the note of a node whose rules wait for packets that the data plane takes again.
+const noLongerExcluded = "The DNS Service has lost the annotation projectcalico.org/natExcludeService: Calico sends its packets past this agent."
+
 // waitsFor returns what must be known before there is a keeper.
 func (n *Node) waitsFor() string {
-	if n.bypassed() {
+	now := n.cfg.Target()
+	switch {
+	case !n.traffic.bypassed() || n.traffic.isExcluded(&now):
+	case n.dataPlane.Proxy == dataplane.Calico:
+		return `the annotation projectcalico.org/natExcludeService: "true" on the DNS Service`
+	default:
 		return "a data plane whose packets pass netfilter"
 	}
 	return "the cluster IP of cluster.central.service"

@@ -35,7 +35,14 @@ type ServiceWatch struct {
 	// lists are sorted by address and have no duplicates. Either may be empty, and the callee may keep them. The first
 	// call is made when the state is complete, further calls on each change, never two at a time.
 	Changed func(ready []Server, service []netip.AddrPort)
+
+	// Excluded receives whether the service has the annotation by which Calico's eBPF data plane leaves its packets as they are. It is
+	// called before Changed. Nil: it is not reported.
+	Excluded func(bool)
 }
+
+// excludeAnnotation is "true" on a Service whose packets Calico's eBPF data plane does not translate.
+const excludeAnnotation = "projectcalico.org/natExcludeService"
 
 // A Server is one endpoint of the watched service.
 type Server struct {
@@ -51,6 +58,7 @@ type serviceWatcher struct {
 	mu       sync.Mutex // guards the following fields
 	onSynced func()     // called once the first state is reported; nil: it is not complete yet
 	service  zone.Service
+	excluded bool                      // service has excludeAnnotation
 	slices   map[string]sliceEndpoints // endpoints of each slice, by the slice's name
 }
 
@@ -71,6 +79,7 @@ func newServiceWatcher(f ServiceWatch) *serviceWatcher {
 func (w *serviceWatcher) run(ctx context.Context) {
 	var ready []Server
 	var service []netip.AddrPort
+	excluded := false
 	for reported := false; ; {
 		select {
 		case <-ctx.Done():
@@ -80,15 +89,18 @@ func (w *serviceWatcher) run(ctx context.Context) {
 		if reported && retry.Sleep(ctx, batchDelay) != nil {
 			return
 		}
-		r, s, settled := w.snapshot()
-		if settled == nil || reported && slices.Equal(r, ready) && slices.Equal(s, service) {
+		r, s, e, settled := w.snapshot()
+		if settled == nil || reported && slices.Equal(r, ready) && slices.Equal(s, service) && e == excluded {
 			continue
+		}
+		if w.cfg.Excluded != nil {
+			w.cfg.Excluded(e)
 		}
 		w.cfg.Changed(slices.Clone(r), slices.Clone(s))
 		if !reported {
 			settled()
 		}
-		reported, ready, service = true, r, s
+		reported, ready, service, excluded = true, r, s, e
 	}
 }
 
@@ -115,7 +127,7 @@ func (w *serviceWatcher) put(obj runtime.Object, _ time.Time) bool {
 	case *corev1.Service:
 		if w.isWatched(o.Namespace, o.Name) {
 			record, _ := serviceOf(o, false)
-			w.change(func() { w.service = record })
+			w.change(func() { w.service, w.excluded = record, o.Annotations[excludeAnnotation] == "true" })
 		}
 	case *discoveryv1.EndpointSlice:
 		record, ok := sliceOf(o)
@@ -139,7 +151,7 @@ func (w *serviceWatcher) put(obj runtime.Object, _ time.Time) bool {
 func (w *serviceWatcher) retain(kind zone.Kind, keep func(namespace, name string) bool) {
 	w.change(func() {
 		if kind == zone.Services && !keep(w.cfg.Namespace, w.cfg.Service) {
-			w.service = zone.Service{}
+			w.service, w.excluded = zone.Service{}, false
 		}
 		if kind == zone.Slices {
 			maps.DeleteFunc(w.slices, func(name string, _ sliceEndpoints) bool { return !keep(w.cfg.Namespace, name) })
@@ -183,7 +195,7 @@ func (w *serviceWatcher) change(do func()) {
 }
 
 // snapshot returns the state to report and the callback for its first report. The callback is nil until the state is complete.
-func (w *serviceWatcher) snapshot() (ready []Server, service []netip.AddrPort, settled func()) {
+func (w *serviceWatcher) snapshot() (ready []Server, service []netip.AddrPort, excluded bool, settled func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	known := w.service.Name != ""
@@ -206,7 +218,7 @@ func (w *serviceWatcher) snapshot() (ready []Server, service []netip.AddrPort, s
 		ready = leaving
 	}
 	slices.SortFunc(service, netip.AddrPort.Compare)
-	return uniqueServers(ready), slices.Compact(service), w.onSynced
+	return uniqueServers(ready), slices.Compact(service), w.excluded, w.onSynced
 }
 
 // appendServers appends the endpoints of a slice with their port.

@@ -71,6 +71,40 @@ func dnsSlice(name string, ports map[string]int32, addrs ...string) *discoveryv1
 	return es
 }
 
+// TestServiceExcluded: only the annotation of the watched service counts, and only the value that Calico takes.
+func TestServiceExcluded(t *testing.T) {
+	withHarness(t, func(w *harness) {
+		reports := w.watchService()
+		w.config.ServiceWatch.Excluded = func(is bool) { _, _ = fmt.Fprintf(reports, "%t ", is) }
+		put := func(name, value string) {
+			svc := dnsService("10.0.0.10", corev1.ServicePort{Name: "dns", Protocol: corev1.ProtocolTCP, Port: 53})
+			svc.Name = name
+			if value != "" {
+				svc.Annotations = map[string]string{"projectcalico.org/natExcludeService": value}
+			}
+			w.server.Put(svc)
+			w.pass(settleTime)
+		}
+		put("dns", "")
+		put("web", "true")
+		w.start()
+		for _, value := range []string{"yes", "true", ""} {
+			put("dns", value)
+			put("web", value)
+		}
+		put("dns", "true")
+		w.server.Delete(dnsService(""))
+		w.pass(settleTime)
+		w.wantReports(reports,
+			"false [] [10.0.0.10:53]",
+			"true [] [10.0.0.10:53]",
+			"false [] [10.0.0.10:53]",
+			"true [] [10.0.0.10:53]",
+			"false [] []",
+		)
+	})
+}
+
 func TestServiceWatch(t *testing.T) {
 	withHarness(t, func(w *harness) {
 		reports := w.watchService()

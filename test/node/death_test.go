@@ -20,12 +20,14 @@ func TestKilledAndPaused(t *testing.T) {
 		for _, tt := range []struct {
 			name        string
 			transparent bool // the agent has the queries to the service's address
+			excluded    bool // where no server answers without it
 			away        func(daemon)
 			back        func(*testing.T, *harness, daemon) time.Time
 		}{
-			{"kill -9", false, daemon.kill, relaunch},
-			{"transparent, kill -9", true, daemon.kill, relaunch},
-			{"kill -STOP", false, func(a daemon) { a.Signal(syscall.SIGSTOP) }, func(_ *testing.T, _ *harness, a daemon) time.Time {
+			{"kill -9", false, false, daemon.kill, relaunch},
+			{"transparent, kill -9", true, false, daemon.kill, relaunch},
+			{"excluded service, kill -9", true, true, daemon.kill, relaunch},
+			{"kill -STOP", false, false, func(a daemon) { a.Signal(syscall.SIGSTOP) }, func(_ *testing.T, _ *harness, a daemon) time.Time {
 				now := time.Now() // it may answer before the signal is said to be sent
 				a.Signal(syscall.SIGCONT)
 				return now
@@ -39,7 +41,7 @@ func TestKilledAndPaused(t *testing.T) {
 			}
 			t.Run(backend+", "+tt.name, func(t *testing.T) {
 				t.Parallel()
-				b := newHarness(t, options{backend: backend, transparent: tt.transparent})
+				b := newHarness(t, options{backend: backend, transparent: tt.transparent, excluded: tt.excluded})
 				a := b.start(t)
 				b.outage(t, tt.name, func() { tt.away(a) }, func() time.Time { return tt.back(t, b, a) })
 			})

@@ -50,6 +50,7 @@ func TestHandOver(t *testing.T) {
 		{name: iptablesNFT, options: options{backend: iptablesNFT}, times: 2},
 		{name: iptablesLegacy, options: options{backend: iptablesLegacy}},
 		{name: "transparent, " + nftables, options: options{backend: nftables, transparent: true}, times: 2},
+		{name: "excluded service, " + nftables, options: options{backend: nftables, transparent: true, excluded: true}, times: 2},
 		{name: "transparent, " + iptablesNFT, options: options{backend: iptablesNFT, transparent: true}, times: 2},
 	} {
 		if tt.times == 0 && !proctest.Soak() {

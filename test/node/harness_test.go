@@ -45,6 +45,7 @@ var (
 type options struct {
 	backend     string
 	transparent bool
+	excluded    bool // with transparent: nothing but the agent answers at the service's address, so the rules have a fallback
 	onExit      string
 	lease       time.Duration
 	extra       string // more of the configuration
@@ -80,7 +81,7 @@ func newHarness(t *testing.T, o options) *harness {
 	b.forwardServer = b.startServer(t, b.Upstream, netip.AddrPortFrom(b.Upstream.IPv4, 5300), byAgent)
 	if !o.noCentral {
 		central := []netip.AddrPort{netip.AddrPortFrom(b.Upstream.IPv4, 53), netip.AddrPortFrom(b.Upstream.IPv6, 53)}
-		if o.transparent {
+		if o.transparent && !o.excluded {
 			central = b.dnsAddrs
 		}
 		for _, addr := range central {
@@ -157,7 +158,11 @@ func (b *harness) configText() string {
 	fmt.Fprintf(&s, "intercept:\n  manage: %t\n  backend: %s\n  lease: %s\n", !b.unmanaged, configured, b.lease)
 	if b.transparent {
 		fmt.Fprintf(&s, "  mode: transparent\n  services: %s\n", family(nodetest.ServiceIPv4(), nodetest.ServiceIPv6()))
-	} else {
+	}
+	if b.excluded {
+		fmt.Fprintf(&s, "  serviceExcluded: true\n")
+	}
+	if !b.transparent || b.excluded {
 		fmt.Fprintf(&s, "  fallback: %s\n", family(b.Upstream.IPv4, b.Upstream.IPv6))
 	}
 	if b.onExit != "" {

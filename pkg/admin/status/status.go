@@ -362,7 +362,7 @@ type Intercept struct {
 	NotLocal  []netip.Addr           `json:"notLocal,omitempty"` // addresses that Cilium does not take for the node's; empty if its map is not visible
 	Leases    []intercept.LeaseStats `json:"leases"`
 	Fallback  []netip.AddrPort       `json:"fallback"`               // where queries go while no lease is held
-	From      string                 `json:"fallbackFrom,omitempty"` // intercept.fallback; empty in transparent mode
+	From      string                 `json:"fallbackFrom,omitempty"` // intercept.fallback; empty where the data plane is the fallback
 	Renewals  uint64                 `json:"renewals"`
 	Repairs   uint64                 `json:"repairs"` // times that the rules had to be corrected
 	LastError string                 `json:"lastError,omitempty"`

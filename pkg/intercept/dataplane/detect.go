@@ -41,8 +41,14 @@ func earlyNote(p Proxy) string {
 		Cilium: "Cilium handles", Calico: "Calico's eBPF data plane handles", OVS: "Open vSwitch handles", EBPF: "An eBPF program on the sockets of this node handles",
 	}[p]
 	note := who + " packets to a Service's address before netfilter: transparent interception cannot work here. Link-local can, if network policies let pods reach the node."
-	if p == Cilium {
+	switch p {
+	default:
+	case Cilium:
 		note += " So can daemonset/overlays/cilium, a Local Redirect Policy."
+	case Calico:
+		note += " For transparent mode exclude the DNS Service from it: docs/platforms/calico.md."
+	case OVS:
+		note += " For transparent mode on Antrea exclude the DNS Service from it: docs/platforms/antrea.md."
 	}
 	return note
 }
