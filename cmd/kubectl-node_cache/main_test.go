@@ -453,9 +453,10 @@ func TestOffAndOn(t *testing.T) {
 	}
 	var asked atomic.Int32
 	fallback, broken, everywhere := []netip.AddrPort{netip.MustParseAddrPort("10.244.0.7:53")}, intercept.FallbackWorks, false
+	mode, from := "link-local", "central"
 	s := apiServer{daemonSet: agents, pods: []corev1.Pod{agentPod("a", "node1", 1), agentPod("b", "node2", 1)}, config: "kind: Config\n", conflicts: 1}
 	s.run = func(pod, _ string, stdout, _, _ io.Writer) int {
-		page := status.Status{State: "ready", Node: &status.Node{Intercept: &status.Intercept{Mode: "link-local", Fallback: fallback}}}
+		page := status.Status{State: "ready", Node: &status.Node{Intercept: &status.Intercept{Mode: mode, From: from, Fallback: fallback}}}
 		late := pod == "b" && asked.Add(1)%3 != 0 // it follows later than the other
 		page.Node.Intercept.Standby = strings.Contains(s.configuration(), "standby: true") != late
 		page.Node.Intercept.Leases = []intercept.LeaseStats{{Held: !page.Node.Intercept.Standby}}
@@ -484,9 +485,14 @@ func TestOffAndOn(t *testing.T) {
 		t.Errorf("with a broken fallback on all nodes: %+v, want %q", got, want)
 	}
 	fallback = nil
-	got = command("off", flag, "--timeout", "20s")
-	if got.Code != cli.ExitFailed || !strings.Contains(got.Stderr, "2 agents know no fallback, so their pods would have no DNS: node1, node2\nhint: ") || s.configuration() != "kind: Config\n" {
-		t.Errorf("without a fallback: %+v", got)
+	for _, excluded := range []bool{false, true} { // link-local, and transparent where no data plane serves the Service
+		if excluded {
+			mode = "transparent"
+		}
+		got = command("off", flag, "--timeout", "20s")
+		if got.Code != cli.ExitFailed || !strings.Contains(got.Stderr, "2 agents know no fallback, so their pods would have no DNS: node1, node2\nhint: ") || s.configuration() != "kind: Config\n" {
+			t.Errorf("without a fallback: %+v", got)
+		}
 	}
 }
 

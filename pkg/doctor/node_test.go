@@ -370,6 +370,27 @@ func TestTransparent(t *testing.T) {
 	}
 }
 
+// TestExcluded has a fallback in mode transparent, which the doctor learns from the rules: an annotation may be why.
+func TestExcluded(t *testing.T) {
+	t.Parallel()
+	n := newAgentNode(t, rules.Transparent, byNFT)
+	r := n.config.Rules
+	fallback := netip.AddrPortFrom(n.hosts.Upstream.IPv4, 53)
+	r.Excluded, r.Track, r.Fallback = true, true, []netip.AddrPort{fallback}
+	server, err := nodetest.Serve(n.hosts.Upstream, fallback, "fallback")
+	assert.NoError(t, err)
+	t.Cleanup(server.Close)
+	_, err = n.backend.Apply(t.Context(), r)
+	assert.NoError(t, err)
+	expect(t, see(t, n.hosts.Node, n.config), [][2]string{
+		{"This node: ok lease 10.96.0.10: held", ""},
+		{"Central DNS: ok 10.201.0.2:53 udp: NOERROR", ""},
+		{"Central DNS: ok fallback 10.96.0.10: the fallback answers", ""},
+		{"Central DNS: warn fallback: none of fd00:96::a's family", ""},
+		{"Asked from a pod: ok 10.96.0.10: agent 0badcafe (udp ", ""},
+	})
+}
+
 // TestPolicy has rules of others that stop a pod, and only it.
 func TestPolicy(t *testing.T) {
 	t.Parallel()
