@@ -17,6 +17,7 @@ import (
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
+	"github.com/nodecache/node-cache/pkg/admin/status"
 )
 
 // lease is what the agents here are configured with, which is the default.
@@ -65,19 +66,54 @@ func (r *rig) addresses(from *pod, network, name string) (all []string) {
 // addressesLimit is how long an older Cilium may take to find an address: it looks for them once a minute.
 const addressesLimit = time.Minute + 15*time.Second
 
-// expectNoAnswers has a pod ask, which neither the agent nor the fallback answers for a known reason.
+// localLimit is how long an agent takes to say that its address is not local to Cilium, which may find that one late.
+const localLimit = 2*time.Minute + 15*time.Second
+
+// expectNoAnswers has a pod ask, which neither the agent nor the fallback answers for a known reason. The agent and the doctor say so,
+// and name the setting.
 func (r *rig) expectNoAnswers(t *testing.T, from *pod, known string) {
 	t.Helper()
 	m := r.startMeter(t, from)
-	if _, ok := awaitAnswers(m, byAgent, time.Now(), addressesLimit); ok {
-		t.Errorf("the agent answers: remove the known reason %q", known)
-	}
+	took := proctest.Eventually(t, localLimit, "/status names the problem", func() bool {
+		return slices.ContainsFunc(r.status(t).Problems, func(p status.Problem) bool {
+			return strings.Contains(p.What, "Cilium does not take "+agentAddr.String()) && strings.Contains(p.Hint, "local-max-addr-scope")
+		})
+	}, func() string { return r.adminPage(t, "/status") })
+	proctest.Figure(t, "/status names the problem after %s", ms(took))
+	r.expectDoctor(t, "Cilium does not take it for an address of the node: queries of pods are lost", "local-max-addr-scope")
 	gone := time.Now()
 	r.agent.Kill()
 	if _, ok := awaitAnswers(m, byFallback, gone, fallbackLimit+2*time.Second); ok {
 		t.Errorf("the fallback answers: remove the known reason %q", known)
 	}
-	proctest.Figure(t, "no answers, as known: %s: %s", known, m.Stop())
+	report := m.Stop()
+	if n := report.Count(nodetest.Answered); n > 0 {
+		t.Errorf("%d answers: remove the known reason %q", n, known)
+	}
+	proctest.Figure(t, "no answers, as known: %s: %s", known, report)
+}
+
+// expectDoctor has the doctor on the node say something of Cilium, of which it sees all.
+func (r *rig) expectDoctor(t *testing.T, want ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	out, err := r.cilium.mounts.command(ctx, nodeCache, "doctor", "--config", r.config).Output()
+	t.Logf("the doctor: %v\n%s", err, out)
+	for _, text := range want {
+		if !strings.Contains(string(out), text) {
+			t.Errorf("the doctor does not say %q", text)
+		}
+	}
+}
+
+// expectNoProblems waits until the agent knows of no problem: some pass by themselves.
+func (r *rig) expectNoProblems(t *testing.T) {
+	t.Helper()
+	proctest.Eventually(t, limit, "/status has no problems", func() bool {
+		s := r.status(t)
+		return s.Version != "" && len(s.Problems) == 0
+	}, func() string { return r.adminPage(t, "/status") })
 }
 
 // The loads of a meter.
@@ -110,55 +146,50 @@ func awaitAnswers(m *nodetest.Meter, who string, since time.Time, limit time.Dur
 	return last, false
 }
 
-// expectFallback kills or stops the agent while a pod asks. The fallback is to answer in time, unless it is known why not. Then the
-// agent is back.
-func (r *rig) expectFallback(t *testing.T, from *pod, how, known string) {
+// expectFallback kills, stops or ends the agent while a pod asks. The fallback is to answer in time. Then the agent is back.
+func (r *rig) expectFallback(t *testing.T, from *pod, by syscall.Signal) {
 	t.Helper()
 	m := r.startMeter(t, from)
 	if _, ok := awaitAnswers(m, byAgent, time.Now(), limit); !ok {
-		t.Fatalf("%s: the agent does not answer: %s", how, m.Stop())
+		t.Fatalf("%s: the agent does not answer: %s", by, m.Stop())
 	}
 	gone := time.Now()
-	if how == "kill -STOP" {
-		r.agent.Signal(syscall.SIGSTOP)
-	} else {
-		r.agent.Kill()
-	}
+	r.agent.Signal(by)
 	at, ok := awaitAnswers(m, byFallback, gone, fallbackLimit+2*time.Second)
 	took := at.Sub(gone)
 	switch {
-	case known != "" && ok:
-		t.Errorf("%s: the fallback answers after %s: remove the known reason %q", how, ms(took), known)
-	case known != "":
-		proctest.Figure(t, "%s: no fallback, as known: %s", how, known)
 	case !ok:
-		t.Errorf("%s: the fallback does not answer: %s", how, m.Report().Between(gone, time.Now()))
+		t.Errorf("%s: the fallback does not answer: %s", by, m.Report().Between(gone, time.Now()))
 	case took > fallbackLimit:
-		t.Errorf("%s: the fallback answers after %s, want %s", how, ms(took), fallbackLimit)
+		t.Errorf("%s: the fallback answers after %s, want %s", by, ms(took), fallbackLimit)
 	default:
-		proctest.Figure(t, "%s: the fallback answers after %s", how, ms(took))
+		proctest.Figure(t, "%s: the fallback answers after %s: %s", by, ms(took), m.Report().Between(gone, time.Now()))
 	}
 	back := time.Now()
-	if how == "kill -STOP" {
+	if by == syscall.SIGSTOP {
 		r.agent.Signal(syscall.SIGCONT)
 	} else {
+		if err := r.agent.Wait(t, limit); by == syscall.SIGTERM && err != nil {
+			t.Errorf("%s: the agent ended with %v", by, err)
+		}
 		r.launch(t)
 	}
 	if _, ok := awaitAnswers(m, byAgent, back, limit); !ok {
-		t.Errorf("%s: the agent is not back: %s", how, m.Report().Between(back, time.Now()))
+		t.Errorf("%s: the agent is not back: %s", by, m.Report().Between(back, time.Now()))
 	}
 	m.Stop()
 	r.awaitServing(t)
 }
 
-// expectHandOver starts the next agent beside the one that serves, which then ends, as an upgrade does. No query is lost.
+// expectHandOver starts the next agent beside the one that serves, which then ends, as a rollout does: one of the same version, then one
+// of another. No query is lost.
 func (r *rig) expectHandOver(t *testing.T, from *pod) {
 	t.Helper()
 	m := r.startMeter(t, from)
 	times := proctest.OrdinaryOrSoak(2, 10)
-	for range times {
-		old := r.agent
-		r.launch(t)
+	for i := range times {
+		old, next := r.agent, []string{nodeCache, upgraded}[i%2]
+		r.launchVersion(t, next)
 		proctest.Eventually(t, limit, "the next agent has taken over and holds the lease", func() bool {
 			log := r.agent.Stderr.String()
 			return strings.Contains(log, `"taken over"`) && strings.Contains(log, "handover socket listening") && strings.Contains(log, "lease acquired")
@@ -172,7 +203,8 @@ func (r *rig) expectHandOver(t *testing.T, from *pod) {
 	if report.Lost() > 0 {
 		t.Errorf("handed over %d times: %s", times, report)
 	}
-	proctest.Figure(t, "handed over %d times: %s", times, report)
+	proctest.Figure(t, "handed over %d times, the last time to another version: %s", times, report)
+	proctest.Eventually(t, limit, "the agent is of the other version", func() bool { return r.status(t).Version == versionUpgraded })
 }
 
 // denial denies pods of one label to send anything.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package dataplane runs the agent beside real Cilium on one node, and looks at what pods get in each of Cilium's settings: while the
-// agent serves, while it is dead or stopped, when it hands over, and where a policy denies it.
+// agent serves, while it is dead, stopped or restarted, when it hands over to one of the same version and of another, and where a policy
+// denies it.
 //
 //	upstream ──veth── node: etcd and API server by a proxy, cilium-agent, node-cache with 169.254.20.10 on lo
 //	                   ├─ dns       a Cilium endpoint, which the Service kube-dns has: the fallback

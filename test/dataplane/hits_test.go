@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,11 +34,13 @@ func TestHits(t *testing.T) {
 			r.expectHits(t, younger, s.noHits)
 			if s.noHits == knownEgress {
 				r.expectProblem(t, younger, "take the agent's replies before the program")
+			} else {
+				r.expectNoProblems(t)
 			}
-			r.expectFallback(t, older, "kill -9", s.noFallback) // and the agent is started again
+			r.expectFallback(t, older, syscall.SIGKILL) // and the agent is started again
 			r.expectHits(t, older, s.noHits)
 			r.expectHits(t, younger, s.noHits)
-			r.expectFallback(t, younger, "kill -STOP", s.noFallback)
+			r.expectFallback(t, younger, syscall.SIGSTOP)
 			r.expectHandOver(t, older)
 			r.expectHits(t, older, s.noHits)
 			r.expectDenied(t, younger, older, permit)

@@ -3,10 +3,12 @@
 package dataplane
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -22,6 +24,7 @@ import (
 	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
+	"github.com/nodecache/node-cache/pkg/admin/status"
 )
 
 const (
@@ -55,6 +58,7 @@ type rig struct {
 	fallback   *pod
 	target     netip.AddrPort // what pods ask
 	config     string         // of the agent
+	sees       bool           // the agent sees Cilium's files
 	agent      *proctest.Process
 }
 
@@ -210,7 +214,21 @@ snapshot: {folder: %[4]s}
 // launch starts the agent and does not wait for anything.
 func (r *rig) launch(t *testing.T) {
 	t.Helper()
-	r.agent = proctest.Start(t, "the agent", r.host.Command(t.Context(), nodeCache, "agent", "--config", r.config))
+	r.launchVersion(t, nodeCache)
+}
+
+// launchVersion starts the agent of a binary.
+func (r *rig) launchVersion(t *testing.T, binary string) {
+	t.Helper()
+	r.agent = proctest.Start(t, "the agent", r.command(t.Context(), binary, "agent", "--config", r.config))
+}
+
+// command is a program where the agent runs.
+func (r *rig) command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	if r.sees {
+		return r.cilium.mounts.command(ctx, name, args...)
+	}
+	return r.host.Command(ctx, name, args...)
 }
 
 // awaitServing waits until the agent holds its lease and answers the node.
@@ -231,4 +249,11 @@ func (r *rig) adminPage(t *testing.T, path string) string {
 	t.Helper()
 	page, _ := nodetest.Fetch(t.Context(), r.host, "GET", "http://127.0.0.1:9253"+path) // the agent may be away
 	return page
+}
+
+// status is what the agent's /status says; empty if it cannot be had.
+func (r *rig) status(t *testing.T) (s status.Status) {
+	t.Helper()
+	_ = json.Unmarshal([]byte(r.adminPage(t, "/status")), &s)
+	return s
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/nodecache/node-cache/internal/nodetest"
@@ -14,14 +15,14 @@ import (
 
 // A setting is a configuration of Cilium, and what is known not to work with it.
 type setting struct {
-	name       string
-	module     string // below test; empty: currentCilium
-	flags      string
-	policy     string // allows pods to query the node, and denies them its other ports
-	backend    string // of the agent's rules; empty: nftables
-	noAnswers  string // why the agent does not answer pods, and neither does the fallback
-	noFallback string // why the fallback does not answer
-	noHits     string // why the kernel does not answer
+	name      string
+	module    string // below test; empty: currentCilium
+	flags     string
+	policy    string // allows pods to query the node, and denies them its other ports
+	backend   string // of the agent's rules; empty: nftables
+	noAnswers string // why the agent does not answer pods, and neither does the fallback
+	noHits    string // why the kernel does not answer
+	doctor    string // what the doctor says of the address; empty: it is local to Cilium
 }
 
 // Flags of several settings.
@@ -87,7 +88,10 @@ func settings() []setting {
 		{name: "host policy for port 53, iptables", flags: hostFirewall, policy: hostPolicy, backend: "iptables"},
 		{name: "1.15, BPF host routing", module: olderCilium, flags: join(replace, native, noL7, masquerade), noAnswers: knownScope},
 		{name: "1.15, BPF host routing, local-max-addr-scope", module: olderCilium, flags: join(replace, native, noL7, masquerade, "--local-max-addr-scope=254")},
-		{name: "1.15, legacy host routing", module: olderCilium, flags: join(replace, native, noL7, "--enable-host-legacy-routing=true --enable-ipv4-masquerade=false")},
+		{
+			name: "1.15, legacy host routing", module: olderCilium, doctor: "not take it for an address of the node: policies take it for the world",
+			flags: join(replace, native, noL7, "--enable-host-legacy-routing=true --enable-ipv4-masquerade=false"),
+		},
 		{name: "L7 proxy", flags: proxy},
 		{name: "L7 proxy, policy for names", flags: proxy, policy: proxyPolicy, noHits: knownProxy},
 		{name: "L7 proxy, policy for names, iptables", flags: proxy, policy: proxyPolicy, backend: "iptables"},
@@ -98,6 +102,7 @@ func settings() []setting {
 func startSetting(t *testing.T, s setting, extra string) (r *rig, older, younger *pod) {
 	t.Helper()
 	r = newRig(t, cmp.Or(s.module, currentCilium), strings.Fields(s.flags)...)
+	r.sees = s.noAnswers != ""
 	r.configure(t, agentAddr, fmt.Sprintf(`interface: {manage: true, kind: lo}
 intercept: {manage: true, backend: %s, lease: %s}
 %s`, cmp.Or(s.backend, "nftables"), lease, extra))
@@ -128,11 +133,15 @@ func TestSettings(t *testing.T) {
 			}
 			r.expectAnswers(t, older)
 			r.expectAnswers(t, younger)
-			r.expectFallback(t, older, "kill -9", s.noFallback)
-			r.expectFallback(t, younger, "kill -STOP", s.noFallback)
+			r.expectNoProblems(t)
+			r.expectDoctor(t, cmp.Or(s.doctor, "Cilium takes it for an address of the node"))
+			r.expectFallback(t, older, syscall.SIGKILL)
+			r.expectFallback(t, younger, syscall.SIGSTOP)
+			r.expectFallback(t, older, syscall.SIGTERM)
 			r.expectHandOver(t, younger)
 			r.expectDenied(t, older, younger, 0)
 			r.expectManyPods(t)
+			r.expectNoProblems(t)
 		})
 	}
 }
