@@ -62,14 +62,13 @@ func buildPrograms(t *testing.T, module string) (p programs) {
 }
 
 // adapt lets an older Cilium run: on a kernel without modules, of which it reads a list, and with a clang that is newer than it and warns
-// of more. It returns the agent's path; the folder is the first where that looks for programs.
-func (p programs) adapt(t *testing.T, folder string, m *mountSpace) string {
+// of more. It writes the agent that does; the folder is the first where that looks for programs.
+func (p programs) adapt(t *testing.T, folder, agent string, m *mountSpace) {
 	t.Helper()
 	proctest.FindProgram(t, "bpftool", "bpftool")
 	text, err := os.ReadFile(p.agent)
 	assert.NoError(t, err)
 	const list = "/run//modules" // as long as the other
-	agent := filepath.Join(folder, "cilium-agent")
 	assert.NoError(t, os.WriteFile(agent, bytes.ReplaceAll(text, []byte("/proc/modules"), []byte(list)), 0o755))
 	var loaded strings.Builder
 	for _, name := range []string{
@@ -80,7 +79,6 @@ func (p programs) adapt(t *testing.T, folder string, m *mountSpace) string {
 	}
 	assert.NoError(t, os.WriteFile(m.path(list), []byte(loaded.String()), 0o644))
 	assert.NoError(t, os.WriteFile(filepath.Join(folder, "clang"), []byte("#!/bin/sh\nexec "+llvm+"/clang \"$@\" -Wno-error\n"), 0o755))
-	return agent
 }
 
 // copySources copies the sources of Cilium's BPF programs, to which its agent adds a file.
@@ -190,4 +188,22 @@ func (c *cilium) add(t *testing.T, namespace string, pod *nodetest.Host) netip.A
 		return strings.Contains(page, `"k8s:io.kubernetes.pod.namespace=`) && strings.Contains(page, `"state":"ready"`)
 	})
 	return addr
+}
+
+// revision is the number of the policies that act on a pod. It rises when they change.
+func (c *cilium) revision(t *testing.T, p *pod) int {
+	t.Helper()
+	page, err := proctest.OverSocket(t.Context(), c.mounts.path(socket), http.MethodGet, "/v1/endpoint/ipv4:"+p.ip.String())
+	assert.NoError(t, err)
+	var endpoint struct {
+		Status struct {
+			Policy struct {
+				Realized struct {
+					Revision int `json:"policy-revision"`
+				}
+			}
+		}
+	}
+	assert.NoError(t, json.Unmarshal([]byte(page), &endpoint))
+	return endpoint.Status.Policy.Realized.Revision
 }

@@ -85,8 +85,11 @@ func newRig(t *testing.T, module string, flags ...string) *rig {
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: r.Node.IPv4.String()}}
 	kubetest.Apply(t, r.cluster, node)
 	r.cilium = &cilium{programs: p, rig: r, mounts: newMountSpace(t, r.Node), library: p.copySources(t), flags: flags}
+	r.cilium.agent = filepath.Join(r.cilium.library, "cilium-agent") // the doctor looks for a process of that name
 	if module == olderCilium {
-		r.cilium.agent = p.adapt(t, r.cilium.library, r.cilium.mounts)
+		p.adapt(t, r.cilium.library, r.cilium.agent, r.cilium.mounts)
+	} else {
+		assert.NoError(t, os.Symlink(p.agent, r.cilium.agent))
 	}
 	r.cilium.start(t)
 	r.serve(t)

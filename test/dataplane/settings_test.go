@@ -98,6 +98,21 @@ func settings() []setting {
 	}
 }
 
+// described returns what the doctor says of the setting.
+func (s *setting) described() []string {
+	has := func(flag, yes, no string) string {
+		if strings.Contains(s.flags, flag) {
+			return yes
+		}
+		return no
+	}
+	return []string{
+		has(replace, "in place of kube-proxy", "beside kube-proxy"), has("vxlan", "tunnel cilium_vxlan", "native routing"),
+		has(masquerade, "; BPF host routing", "; legacy host routing"), has("--enable-host-firewall=true", "host firewall on", "host firewall off"),
+		has("--install-no-conntrack-iptables-rules=true", "; pods are exempt from conntrack in iptables-", "; no rule exempts pods from conntrack"),
+	}
+}
+
 // startSetting starts a rig with Cilium in a setting, and an agent that answers two pods. The second is younger than the agent.
 func startSetting(t *testing.T, s setting, extra string) (r *rig, older, younger *pod) {
 	t.Helper()
@@ -134,7 +149,7 @@ func TestSettings(t *testing.T) {
 			r.expectAnswers(t, older)
 			r.expectAnswers(t, younger)
 			r.expectNoProblems(t)
-			r.expectDoctor(t, cmp.Or(s.doctor, "Cilium takes it for an address of the node"))
+			r.expectDoctor(t, append(s.described(), cmp.Or(s.doctor, "Cilium takes it for an address of the node"))...)
 			r.expectFallback(t, older, syscall.SIGKILL)
 			r.expectFallback(t, younger, syscall.SIGSTOP)
 			r.expectFallback(t, older, syscall.SIGTERM)
