@@ -104,6 +104,10 @@ func (h *fakeHost) MayHaveRules(name string) bool { return h.others[name] != nil
 
 func (h *fakeHost) NewLink(c netif.Config) (node.Link, error) { return &fakeLink{h, c}, nil }
 
+func (*fakeHost) Policies() ([]string, error) { return nil, nil }
+
+func (*fakeHost) Notracks(dataplane.Flows) ([]dataplane.Notrack, error) { return nil, nil }
+
 func (h *fakeHost) SelfQueryDialer() func(context.Context, string, netip.AddrPort) (net.Conn, error) {
 	return func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, addr.String())

@@ -18,7 +18,7 @@
 // packets still go to it for at most one lease after its last good answer.
 //
 // The test says whether the fallback would answer, and changes nothing. Its packets pass the
-// lease by a mark. Since packets of the node skip the hooks for those that arrive, Config.Unproven
+// lease by a mark. Since packets of the node skip the hooks for those that arrive, Config.PodsWay
 // says why they do not prove that pods get answers.
 //
 // Rules have one owner. A Keeper that finds the rules of another agent at its start takes

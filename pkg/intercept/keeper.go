@@ -40,9 +40,9 @@ type Config struct {
 
 	// TestFallback tests the fallback of a lease of the rules. It never changes who answers. Nil: it is not tested. See [Tester].
 	TestFallback func(ctx context.Context, r *rules.Rules, l rules.Lease) FallbackResult
-	// Unproven returns why a query of the node that the fallback answers does not prove that it answers pods: clauses such as
-	// "Cilium forwards their packets". Nil: it does prove that.
-	Unproven func() []string
+	// PodsWay returns what is known of the way of pods' packets to the fallback of a lease, besides what tests show: a query of the node
+	// that the fallback answers does not prove that it answers pods. It must not block. Nil: [FallbackWorks], nothing speaks against it.
+	PodsWay func(l rules.Lease) FallbackResult
 
 	// AwaitLease is the longest time that the first rules wait for the leases. It is for an agent
 	// that already serves and has taken over from another one: if the kernel has no rules, or those
@@ -73,6 +73,9 @@ func (cfg *Config) setDefaults() {
 	}
 	if cfg.Renew == 0 {
 		cfg.Renew = defaultRenew
+	}
+	if cfg.PodsWay == nil {
+		cfg.PodsWay = func(rules.Lease) FallbackResult { return FallbackResult{State: FallbackWorks} }
 	}
 	if cfg.Busy == nil {
 		cfg.Busy = func() time.Duration { return 0 }
@@ -457,7 +460,7 @@ func (k *Keeper) Stats() Stats {
 		if held && ahead {
 			held, since = false, max(now.Sub(k.made), 1)
 		}
-		fallback := l.fallbackResult(k.ruleChanges.Load())
+		fallback := k.fallbackResult(l)
 		if s.StoodDown {
 			fallback = FallbackResult{FallbackUnverified, "a newer agent has the rules"}
 		}

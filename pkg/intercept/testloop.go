@@ -6,7 +6,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/retry"
@@ -70,11 +69,6 @@ func (k *Keeper) testFallback(ctx context.Context) (repeat bool) {
 		if k.ruleChanges.Load() != before {
 			return true
 		}
-		if result.State == FallbackWorks && k.cfg.Unproven != nil {
-			if doubts := k.cfg.Unproven(); len(doubts) > 0 {
-				result = FallbackResult{FallbackUnverified, "its endpoints answer this node, but the pods' way there is not tested: " + strings.Join(doubts, "; ")}
-			}
-		}
 		repeat = l.recordTest(result, before) || repeat
 	}
 	return repeat
@@ -82,7 +76,7 @@ func (k *Keeper) testFallback(ctx context.Context) (repeat bool) {
 
 // fallbackBroken reports whether the last test of any lease failed.
 func (k *Keeper) fallbackBroken() bool {
-	return slices.ContainsFunc(k.leases, func(l *lease) bool { return l.fallbackResult(0).State == FallbackBroken })
+	return slices.ContainsFunc(k.leases, func(l *lease) bool { return k.fallbackResult(l).State == FallbackBroken })
 }
 
 // rulesChanged requests a test of the fallback, and makes a running one not count.
@@ -107,12 +101,23 @@ func (l *lease) recordTest(r FallbackResult, changes uint64) (first bool) {
 	return first
 }
 
-// fallbackResult returns the state of the fallback after so many changes of the rules. That it worked before a change proves nothing.
-func (l *lease) fallbackResult(changes uint64) FallbackResult {
+// fallbackResult returns the state of the fallback of a lease. That it worked before the rules changed proves nothing.
+func (k *Keeper) fallbackResult(l *lease) FallbackResult {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.fallback.State == FallbackWorks && l.testedAfter != changes {
+	result, changes := l.fallback, l.testedAfter
+	l.mu.Unlock()
+	if result.State != FallbackWorks {
+		return result
+	}
+	if changes != k.ruleChanges.Load() {
 		return FallbackResult{FallbackUnverified, "it was not tested since the rules changed"}
 	}
-	return l.fallback
+	switch way := k.cfg.PodsWay(l.Lease); way.State {
+	case FallbackBroken:
+		return FallbackResult{FallbackBroken, "its endpoints answer this node, but not pods: " + way.Why}
+	case FallbackUnverified:
+		return FallbackResult{FallbackUnverified, "its endpoints answer this node, but the pods' way there is not tested: " + way.Why}
+	default:
+		return result
+	}
 }

@@ -182,22 +182,36 @@ func TestChangeDuringTest(t *testing.T) {
 	})
 }
 
-func TestUnproven(t *testing.T) {
+// TestPodsWay: what is known of the pods' way counts at once, without another test, and only where tests find nothing wrong.
+func TestPodsWay(t *testing.T) {
 	t.Parallel()
 	script := &tests{result: works}
-	var doubts []string
+	way := works
 	prepare := func(cfg *intercept.Config, _ *harness) {
-		cfg.Unproven = func() []string { script.mu.Lock(); defer script.mu.Unlock(); return doubts }
+		cfg.PodsWay = func(l rules.Lease) intercept.FallbackResult {
+			if l.Key.Is6() {
+				return works
+			}
+			script.mu.Lock()
+			defer script.mu.Unlock()
+			return way
+		}
 	}
 	runTests(t, script, prepare, func(s *harness) {
 		time.Sleep(time.Second)
 		assert.Same(s.t, "without a doubt", works, s.fallback())
-		script.set(func() { doubts = []string{"Cilium forwards their packets", "a host firewall is on"} })
-		time.Sleep(330 * time.Second)
-		assert.Same(s.t, "with doubts", intercept.FallbackResult{
+		script.set(func() {
+			way = intercept.FallbackResult{State: intercept.FallbackUnverified, Why: "Cilium forwards their packets"}
+		})
+		assert.Same(s.t, "with a doubt", intercept.FallbackResult{
 			State: intercept.FallbackUnverified,
-			Why:   "its endpoints answer this node, but the pods' way there is not tested: Cilium forwards their packets; a host firewall is on",
+			Why:   "its endpoints answer this node, but the pods' way there is not tested: Cilium forwards their packets",
 		}, s.fallback())
+		script.set(func() { way = intercept.FallbackResult{State: intercept.FallbackBroken, Why: "a rule exempts them"} })
+		assert.Same(s.t, "without a way", intercept.FallbackResult{
+			State: intercept.FallbackBroken, Why: "its endpoints answer this node, but not pods: a rule exempts them",
+		}, s.fallback())
+		assert.Same(s.t, "of the other family", intercept.FallbackWorks, s.Stats().Leases[1].Fallback)
 		script.set(func() { script.result = broken })
 		time.Sleep(335 * time.Second)
 		assert.Same(s.t, "broken in spite of doubts", broken, s.fallback())

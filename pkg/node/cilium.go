@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
 	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
@@ -80,12 +79,4 @@ func (w *ciliumWatcher) on() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.present
-}
-
-// unproven returns why a test of the fallback proves nothing for pods, on the data plane that was found at the start, or on Cilium.
-func (w *ciliumWatcher) unproven(found dataplane.Found) []string {
-	if !found.Early && w.on() {
-		found = dataplane.Found{Proxy: dataplane.Cilium, Early: true}
-	}
-	return found.Unproven()
 }

@@ -29,6 +29,23 @@ type changingHost struct {
 
 	local    map[netip.Addr]bool
 	localErr error
+
+	policies    []string
+	policiesErr error
+	notracks    []dataplane.Notrack
+	notracksErr error
+	readings    int // of notracks
+	reading     func()
+}
+
+func (h *changingHost) Policies() ([]string, error) { return h.policies, h.policiesErr }
+
+func (h *changingHost) Notracks(dataplane.Flows) ([]dataplane.Notrack, error) {
+	h.readings++
+	if h.reading != nil {
+		h.reading()
+	}
+	return h.notracks, h.notracksErr
 }
 
 func (h *changingHost) CiliumLocal([]netip.Addr) (map[netip.Addr]bool, error) {
@@ -134,28 +151,5 @@ func TestNotLocal(t *testing.T) {
 		host.cilium, host.local, host.localErr = step.cilium, step.local, step.localErr
 		w.adapt(t.Context(), &rules.Rules{})
 		assert.Same(t, step.name, step.want, w.notLocal(), cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty())
-	}
-}
-
-func TestUnproven(t *testing.T) {
-	t.Parallel()
-	const byCilium = "Cilium handles packets of pods before netfilter"
-	for _, tt := range []struct {
-		name   string
-		found  dataplane.Found
-		cilium bool
-		want   []string
-	}{
-		{name: "kube-proxy", found: dataplane.Found{Proxy: dataplane.IPTables}},
-		{name: "Cilium", found: dataplane.Found{Proxy: dataplane.Cilium, Early: true}, cilium: true, want: []string{byCilium}},
-		{name: "Cilium was installed after the start", found: dataplane.Found{Proxy: dataplane.IPTables}, cilium: true, want: []string{byCilium}},
-		{
-			name: "policies", found: dataplane.Found{Proxy: dataplane.IPTables, Policies: []string{"Calico", "kube-router"}},
-			want: []string{"policies of Calico and kube-router may keep pods from the fallback"},
-		},
-		{name: "Open vSwitch", found: dataplane.Found{Proxy: dataplane.OVS, Early: true}, want: []string{"Open vSwitch handles packets of pods before netfilter"}},
-	} {
-		w := &ciliumWatcher{present: tt.cilium}
-		assert.Same(t, tt.name, tt.want, w.unproven(tt.found))
 	}
 }

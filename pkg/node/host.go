@@ -29,6 +29,8 @@ type Host interface {
 	DetectDataPlane(ctx context.Context) (dataplane.Found, error)
 	OnCilium() (bool, error)                                     // see [dataplane.OnCilium]
 	CiliumLocal(addrs []netip.Addr) (map[netip.Addr]bool, error) // see [dataplane.CiliumLocal]
+	Policies() ([]string, error)                                 // see [dataplane.Policies]
+	Notracks(flows dataplane.Flows) ([]dataplane.Notrack, error) // see [dataplane.Notracks]
 	OpenBackend(name string, log *slog.Logger) (intercept.Backend, error)
 	MayHaveRules(name string) bool // reports whether the kernel may hold rules of the backend called name
 	NewLink(c netif.Config) (Link, error)
@@ -62,6 +64,14 @@ func (LocalHost) OnCilium() (bool, error) { return dataplane.OnCilium() }
 // CiliumLocal reports for each address whether Cilium takes it for one of this host.
 func (LocalHost) CiliumLocal(addrs []netip.Addr) (map[netip.Addr]bool, error) {
 	return dataplane.CiliumLocal("", addrs)
+}
+
+// Policies returns the policy engines of this host.
+func (LocalHost) Policies() ([]string, error) { return dataplane.Policies() }
+
+// Notracks returns where programs of this host exempt packets from conntrack.
+func (LocalHost) Notracks(flows dataplane.Flows) ([]dataplane.Notrack, error) {
+	return dataplane.Notracks(flows)
 }
 
 // usable returns an error if a backend cannot be used here.

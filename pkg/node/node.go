@@ -73,6 +73,7 @@ type Node struct {
 	dataPlane    dataplane.Found   // set by Open
 	traffic      traffic           // of the DNS service
 	cilium       ciliumWatcher     // beside dataPlane, because it changes
+	podsWay      podsWay           // the same
 	old          oldRules          // rules that predecessors left in other backends; found by Setup
 	leaseWait    time.Duration     // how long the first rules wait for leases; 0: not at all; set by Setup and TookOver
 	predecessors []string          // tokens of the agents that handed over to this one; set by TookOver
@@ -95,8 +96,9 @@ type Node struct {
 func New(c Config) (*Node, error) {
 	n := &Node{
 		cfg: c, config: &c.Config, log: c.Log, changed: make(chan struct{}, 1),
-		old:    oldRules{host: c.Host, addresses: c.Config.Listen.Addresses, log: c.Log},
-		cilium: ciliumWatcher{host: c.Host, log: c.Log, now: time.Now, addresses: c.Config.Listen.Addresses},
+		old:     oldRules{host: c.Host, addresses: c.Config.Listen.Addresses, log: c.Log},
+		cilium:  ciliumWatcher{host: c.Host, log: c.Log, now: time.Now, addresses: c.Config.Listen.Addresses},
+		podsWay: podsWay{host: c.Host, log: c.Log, now: time.Now},
 	}
 	n.traffic.config, n.traffic.found = &n.config.Intercept, &n.dataPlane
 	if !n.config.Interface.Manage {
@@ -137,6 +139,7 @@ func (n *Node) Open(ctx context.Context) error {
 		return fmt.Errorf("intercept: detecting the data plane: %w", err)
 	}
 	n.cilium.present = n.dataPlane.Proxy == dataplane.Cilium
+	n.podsWay.policies = n.dataPlane.Policies
 	name, why := n.dataPlane.Backend, n.dataPlane.Reason
 	switch n.config.Intercept.Backend {
 	case config.BackendNftables:
@@ -310,8 +313,8 @@ func (n *Node) newKeeper(ctx context.Context, now Target) (*intercept.Keeper, er
 	}
 	keeper, err := intercept.New(intercept.Config{
 		Backend: backend, Rules: r, Lease: n.config.Intercept.Lease, Renew: min(renewInterval, n.config.Intercept.Lease/minRenewals),
-		AwaitLease: n.leaseWait, Predecessors: n.predecessors, Probe: prober.Probe, Busy: n.cfg.LongestBatch, Adapt: n.cilium.adapt,
-		TestFallback: test, Unproven: func() []string { return n.cilium.unproven(n.dataPlane) }, Log: n.log, Now: time.Now,
+		AwaitLease: n.leaseWait, Predecessors: n.predecessors, Probe: prober.Probe, Busy: n.cfg.LongestBatch, Adapt: n.adapt,
+		TestFallback: test, PodsWay: n.wayOfPods, Log: n.log, Now: time.Now,
 	})
 	if err != nil {
 		return nil, err

@@ -3,6 +3,7 @@
 package dataplane
 
 import (
+	"errors"
 	"slices"
 	"strings"
 )
@@ -39,6 +40,9 @@ func ciliumUntracked(t Traces) []string {
 	return list
 }
 
+// engineCilium is Cilium's name as a policy engine.
+const engineCilium = "Cilium"
+
 // isPolicyTable reports whether a table of nf_tables belongs to a policy engine.
 func isPolicyTable(name string) bool { return policyEngine(Chain{Table: name}) != "" }
 
@@ -55,6 +59,16 @@ func policyEngine(c Chain) string {
 	return ""
 }
 
+// Policies returns the names of the policy engines that have rules or links on this node, in alphabetical order. It reads less than
+// [Find].
+func Policies() ([]string, error) {
+	t := Traces{Links: links()}
+	var failed error
+	t.NFT, t.NFTErr = nftChains()
+	t.Legacy, _, failed = legacyChains("filter")
+	return policies(t), errors.Join(t.NFTErr, failed)
+}
+
 // policies returns the names of the policy engines.
 func policies(t Traces) []string {
 	var list []string
@@ -68,7 +82,7 @@ func policies(t Traces) []string {
 	for _, name := range t.Links {
 		switch {
 		case name == linkCilium:
-			list = append(list, "Cilium")
+			list = append(list, engineCilium)
 		case name == "antrea-gw0":
 			list = append(list, "Antrea")
 		case strings.HasPrefix(name, "bpfin.cali"):

@@ -92,10 +92,10 @@ func (f family) info(table string) ([]byte, error) {
 	return info, f.getsockopt(soGetInfo, info)
 }
 
-// legacyChains lists the chains that knownChains names, and the names of all tables. It reads only existing
+// legacyChains lists the chains that knownChains names, of the tables in only (none: all), and the names of all tables. It reads only existing
 // tables: the kernel creates a table on reading it, and other programs would conclude that
 // the node uses iptables-legacy.
-func legacyChains() (chains []Chain, tables []string, err error) {
+func legacyChains(only ...string) (chains []Chain, tables []string, err error) {
 	for _, f := range families46() {
 		names, err := LegacyTables(f.v6)
 		if err != nil {
@@ -104,6 +104,9 @@ func legacyChains() (chains []Chain, tables []string, err error) {
 		for _, table := range names {
 			if !slices.Contains(tables, table) {
 				tables = append(tables, table)
+			}
+			if len(only) > 0 && !slices.Contains(only, table) {
+				continue
 			}
 			found, err := f.readKnownChains(table)
 			if err != nil {

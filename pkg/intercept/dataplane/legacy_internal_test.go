@@ -67,6 +67,13 @@ func FuzzChainNames(f *testing.F) {
 		if got := layout.untrackedBy(table[:len(table)-at&7]); len(got) > 2*len(want)+1 {
 			t.Errorf("%d chains out of a table of %d exempt packets", len(got), len(want))
 		}
+		if chains, err := layout.rawChains(table[:len(table)-at&7]); err != nil || len(chains) > 2*len(want)+1 {
+			t.Errorf("%d chains out of a table of %d, %v", len(chains), len(want), err)
+		} else {
+			b := rawBase{chains, preroutingChain, priorityRaw, yes, "", strings.ToUpper}
+			flows := testFlows()
+			b.notracks(flows.packets())
+		}
 		if got := chainNames(table[:len(table)-at&7], targets); len(got) > 2*len(want)+1 {
 			t.Errorf("%d chains out of a table of %d", len(got), len(want))
 		}

@@ -25,7 +25,7 @@ const applyAttempts = 5
 func (b *Backend) Apply(ctx context.Context, r rules.Rules) (changed bool, err error) {
 	b.applyMu.Lock()
 	defer b.applyMu.Unlock()
-	r.Track = r.Track && !b.trackless
+	r.Track = r.Track && !b.trackless.Load()
 	changed, err = b.apply(ctx, &r)
 	if err == nil || !r.Track || ctx.Err() != nil {
 		return changed, err
@@ -36,9 +36,14 @@ func (b *Backend) Apply(ctx context.Context, r rules.Rules) (changed bool, err e
 	if without != nil {
 		return changed, err
 	}
-	b.trackless = true
+	b.trackless.Store(true)
 	b.log.WarnContext(ctx, "rules against exemption from conntrack not supported: with them the fallback may not answer", "err", err)
 	return changed, nil
+}
+
+// Trackless reports whether the kernel does not support rules.Rules.Track, as far as an Apply has found out.
+func (b *Backend) Trackless() bool {
+	return b.trackless.Load()
 }
 
 func (b *Backend) apply(ctx context.Context, r *rules.Rules) (changed bool, err error) {

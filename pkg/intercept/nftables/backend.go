@@ -36,11 +36,12 @@ type Backend struct {
 	refuseTrack error         // tests: what the kernel says to rules.Rules.Track
 
 	applyMu sync.Mutex // serializes Apply, Prepare and Remove
-	// applyMu guards the next four fields.
+	// applyMu guards the next three fields.
 	applied   rules.Rules // rules that the last Apply wrote
 	content   string      // result of readContent right after that Apply; empty: unknown
 	ownerless bool        // the kernel does not support owned tables
-	trackless bool        // the kernel does not support rules.Rules.Track
+
+	trackless atomic.Bool // the kernel does not support rules.Rules.Track
 
 	watchMu sync.Mutex // serializes calls of Watch, which read from events
 }

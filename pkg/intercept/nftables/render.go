@@ -39,8 +39,11 @@ const (
 // get tracked, before other programs exempt packets from conntrack at -300. DNAT and masquerading
 // come just before those of kube-proxy.
 const (
+	// PriorityTrack is that of the chains for rules.Rules.Track.
+	PriorityTrack = -310
+
 	priorityLease       = -320
-	priorityTrack       = -310
+	priorityTrack       = PriorityTrack
 	priorityMark        = -150
 	priorityDNAT        = -101
 	priorityFilter      = 0
