@@ -104,6 +104,8 @@ func (h *fakeHost) MayHaveRules(name string) bool { return h.others[name] != nil
 
 func (h *fakeHost) NewLink(c netif.Config) (node.Link, error) { return &fakeLink{h, c}, nil }
 
+func (*fakeHost) Scopes() (map[netip.Addr]bool, error) { return nil, errors.ErrUnsupported }
+
 func (*fakeHost) Policies() ([]string, error) { return nil, nil }
 
 func (*fakeHost) Notracks(dataplane.Flows) ([]dataplane.Notrack, error) { return nil, nil }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dnstap"
 	"github.com/nodecache/node-cache/pkg/handover"
+	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
 	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/logging"
 	"github.com/nodecache/node-cache/pkg/memory"
@@ -95,6 +97,10 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 			r := a.running.Load()
 			return r.interceptTarget()
 		},
+		Cilium: func(ctx context.Context) (*dataplane.CiliumSettings, error) {
+			return readCilium(ctx, a.running.Load().cluster)
+		},
+		Clients: func() []netip.Addr { return recentClients(a.resolver) },
 	})
 	if err != nil {
 		return err

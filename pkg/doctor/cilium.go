@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
@@ -23,19 +22,17 @@ import (
 type Cilium struct {
 	Seen    bool              // its process was found: Options are complete
 	Version string            // such as "1.15.19"; empty: unknown
-	Options map[string]string // its settings, of those that ciliumOptions names; absent: the default
+	Options map[string]string // its settings, of those that dataplane.CiliumOptions names; absent: the default
 	Err     error             // why the process could not be read
 
 	Local    map[netip.Addr]bool // whether it takes an address for one of the node
 	LocalErr error
 }
 
-// ciliumOptions returns the names of the settings that matter to the agent, with those of 1.14 to 1.20.
-func ciliumOptions() []string {
-	return []string{"enable-host-firewall", "enable-host-legacy-routing", "enable-bpf-masquerade", "enable-ipv6", "kube-proxy-replacement", optionScope}
+// settings returns its version and options.
+func (c *Cilium) settings() *dataplane.CiliumSettings {
+	return &dataplane.CiliumSettings{Version: c.Version, Options: c.Options}
 }
-
-const optionScope = "local-max-addr-scope"
 
 // readCilium reads the settings of the process cilium-agent, and its map of addresses.
 func readCilium(ctx context.Context, proc, self string, addrs []netip.Addr, read readFunc) (c Cilium) {
@@ -73,7 +70,7 @@ func ciliumSettings(ctx context.Context, p string, read readFunc) (map[string]st
 	args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
 	folder := flag(args, "config-dir")
 	options := map[string]string{}
-	for _, name := range ciliumOptions() {
+	for _, name := range dataplane.CiliumOptions() {
 		value := flag(args, name)
 		if value == "" && folder != "" {
 			file, err := read(ctx, filepath.Join(p, "root"), filepath.Join(folder, name))
@@ -112,30 +109,15 @@ func versionIn(flags string) string {
 	return found[1]
 }
 
-// minor returns the second number of a version 1.x; ok: it is known.
-func (c *Cilium) minor() (n int, ok bool) {
-	parts := strings.Split(c.Version, ".")
-	if len(parts) < 2 || parts[0] != "1" {
-		return 0, false
-	}
-	n, err := strconv.Atoi(parts[1])
-	return n, err == nil
-}
-
 // hostRouting describes its way to the node's addresses, as it is configured.
 func (c *Cilium) hostRouting() string {
 	switch {
 	case !c.Seen:
 		return "host routing unknown"
-	case c.on("kube-proxy-replacement") && c.on("enable-bpf-masquerade") && !c.on("enable-host-legacy-routing"):
+	case c.settings().BPFHostRouting():
 		return bpfRouting
 	}
 	return "legacy host routing"
-}
-
-// on reports whether a setting is on. The replacement of kube-proxy was "strict" before 1.14.
-func (c *Cilium) on(name string) bool {
-	return c.Options[name] == "true" || c.Options[name] == "strict"
 }
 
 const bpfRouting = "BPF host routing"
@@ -153,10 +135,10 @@ func (c *Cilium) describe(found *dataplane.Found) string {
 	}
 	if c.Seen {
 		parts[3] = "host firewall off"
-		if c.on("enable-host-firewall") {
+		if c.settings().On("enable-host-firewall") {
 			parts[3] = "host firewall on"
 		}
-		if c.on("kube-proxy-replacement") {
+		if c.settings().On("kube-proxy-replacement") {
 			parts[0] += " in place of kube-proxy"
 		} else {
 			parts[0] += " beside kube-proxy"
@@ -224,16 +206,15 @@ func checkCiliumAddress(e *checker, a netip.Addr) {
 		world = "policies take it for the world"
 	)
 	c := &e.Cilium
-	scope, _ := strconv.Atoi(c.Options[optionScope])
-	minor, known := c.minor()
+	takes, known := c.settings().TakesHostScope()
 	lost := row{c.hostRouting() == bpfRouting, Fail, wrong + "queries of pods are lost", fix}
 	e.add("cilium "+a.String(),
 		row{c.LocalErr == nil && c.Local[a], OK, "Cilium takes it for an address of the node", ""},
 		row{c.LocalErr == nil && lost.when, lost.verdict, lost.what, lost.fix},
 		row{c.LocalErr == nil && c.Seen, Warn, wrong + world, fix},
 		row{c.LocalErr == nil, Warn, wrong + world + ", and with BPF host routing queries of pods are lost", fix},
-		row{c.Seen && scope >= 254 || known && minor >= 19, OK, "Cilium takes addresses of scope host for those of the node", ""},
-		row{c.Seen && known && minor < 18 && lost.when, lost.verdict, lost.what, lost.fix},
-		row{c.Seen && known && minor < 18, Warn, wrong + world, fix},
+		row{known && takes, OK, "Cilium takes addresses of scope host for those of the node", ""},
+		row{c.Seen && known && lost.when, lost.verdict, lost.what, lost.fix},
+		row{c.Seen && known, Warn, wrong + world, fix},
 		unknown(c.LocalErr, fixVisible))
 }

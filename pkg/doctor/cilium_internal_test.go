@@ -60,10 +60,4 @@ func TestCiliumVersion(t *testing.T) {
 		assert.Same(t, flags, want, versionIn(flags))
 	}
 	assert.Same(t, "a program that is not Cilium", "", ciliumVersion("/proc/self/exe"))
-	for version, want := range map[string]int{"1.15.19": 15, "1.20.0-rc.1": 20, "2.0.1": 0, "": 0, "1.x": 0} {
-		n, ok := (&Cilium{Version: version}).minor()
-		if n != want || ok != (want != 0) {
-			t.Errorf("minor of %q: %d, %t", version, n, ok)
-		}
-	}
 }

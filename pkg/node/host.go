@@ -29,6 +29,7 @@ type Host interface {
 	DetectDataPlane(ctx context.Context) (dataplane.Found, error)
 	OnCilium() (bool, error)                                     // see [dataplane.OnCilium]
 	CiliumLocal(addrs []netip.Addr) (map[netip.Addr]bool, error) // see [dataplane.CiliumLocal]
+	Scopes() (map[netip.Addr]bool, error)                        // see [dataplane.Scopes]
 	Policies() ([]string, error)                                 // see [dataplane.Policies]
 	Notracks(flows dataplane.Flows) ([]dataplane.Notrack, error) // see [dataplane.Notracks]
 	OpenBackend(name string, log *slog.Logger) (intercept.Backend, error)
@@ -65,6 +66,9 @@ func (LocalHost) OnCilium() (bool, error) { return dataplane.OnCilium() }
 func (LocalHost) CiliumLocal(addrs []netip.Addr) (map[netip.Addr]bool, error) {
 	return dataplane.CiliumLocal("", addrs)
 }
+
+// Scopes returns the addresses of this host, and of each whether its scope is host.
+func (LocalHost) Scopes() (map[netip.Addr]bool, error) { return dataplane.Scopes() }
 
 // Policies returns the policy engines of this host.
 func (LocalHost) Policies() ([]string, error) { return dataplane.Policies() }

@@ -44,7 +44,11 @@ type Config struct {
 	Host         Host                 // the kernel
 	LongestBatch func() time.Duration // longest time that a reader has spent on its current batch
 	Target       func() Target        // what the running configuration and the cluster ask for now
-	Log          *slog.Logger
+	// Cilium reads Cilium's settings. It returns nil if they are not to be had, and an error if another try may succeed. Nil: they are not.
+	Cilium func(ctx context.Context) (*dataplane.CiliumSettings, error)
+	// Clients returns the addresses of the clients of the last minutes. Nil: unknown.
+	Clients func() []netip.Addr
+	Log     *slog.Logger
 }
 
 // Target is the part of the interception that may change while the agent runs.
@@ -96,9 +100,14 @@ type Node struct {
 func New(c Config) (*Node, error) {
 	n := &Node{
 		cfg: c, config: &c.Config, log: c.Log, changed: make(chan struct{}, 1),
-		old:     oldRules{host: c.Host, addresses: c.Config.Listen.Addresses, log: c.Log},
-		cilium:  ciliumWatcher{host: c.Host, log: c.Log, now: time.Now, addresses: c.Config.Listen.Addresses},
-		podsWay: podsWay{host: c.Host, log: c.Log, now: time.Now},
+		old: oldRules{host: c.Host, addresses: c.Config.Listen.Addresses, log: c.Log},
+		cilium: ciliumWatcher{
+			host: c.Host, log: c.Log, now: time.Now, addresses: c.Config.Listen.Addresses, clients: c.Clients, read: c.Cilium,
+		},
+	}
+	n.podsWay = podsWay{host: c.Host, log: c.Log, now: time.Now, cilium: &n.cilium}
+	if n.cilium.clients == nil {
+		n.cilium.clients = func() []netip.Addr { return nil }
 	}
 	n.traffic.config, n.traffic.found = &n.config.Intercept, &n.dataPlane
 	if !n.config.Interface.Manage {
@@ -139,7 +148,6 @@ func (n *Node) Open(ctx context.Context) error {
 		return fmt.Errorf("intercept: detecting the data plane: %w", err)
 	}
 	n.cilium.present = n.dataPlane.Proxy == dataplane.Cilium
-	n.podsWay.policies = n.dataPlane.Policies
 	name, why := n.dataPlane.Backend, n.dataPlane.Reason
 	switch n.config.Intercept.Backend {
 	case config.BackendNftables:
@@ -157,6 +165,7 @@ func (n *Node) Open(ctx context.Context) error {
 			Hint: "set intercept.backend to nftables or iptables; `node-cache doctor` shows what this node supports",
 		}
 	}
+	n.podsWay.open(n.backend, n.dataPlane)
 	if chosen, ok := n.backend.(interface{ Reason() string }); ok && name == "" {
 		why += ", and " + chosen.Reason()
 	}
@@ -228,6 +237,12 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	if n.backend != nil && n.traffic.mayIntercept() {
 		g.Go(func() error { return n.intercept(ctx, g) })
+		if n.config.Intercept.Mode == config.ModeLinkLocal && n.cilium.read != nil {
+			g.Go(func() error {
+				n.cilium.run(ctx)
+				return nil
+			})
+		}
 	}
 	return g.Wait()
 }
@@ -313,8 +328,8 @@ func (n *Node) newKeeper(ctx context.Context, now Target) (*intercept.Keeper, er
 	}
 	keeper, err := intercept.New(intercept.Config{
 		Backend: backend, Rules: r, Lease: n.config.Intercept.Lease, Renew: min(renewInterval, n.config.Intercept.Lease/minRenewals),
-		AwaitLease: n.leaseWait, Predecessors: n.predecessors, Probe: prober.Probe, Busy: n.cfg.LongestBatch, Adapt: n.adapt,
-		TestFallback: test, PodsWay: n.wayOfPods, Log: n.log, Now: time.Now,
+		AwaitLease: n.leaseWait, Predecessors: n.predecessors, Probe: prober.Probe, Busy: n.cfg.LongestBatch, Adapt: n.podsWay.adapt,
+		TestFallback: test, PodsWay: n.podsWay.of, Log: n.log, Now: time.Now,
 	})
 	if err != nil {
 		return nil, err

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
 	"github.com/nodecache/node-cache/pkg/intercept/nftables"
@@ -30,16 +29,25 @@ const (
 
 // A podsWay keeps what may happen to packets of pods on their way to the fallback: the tests of the fallback do not go that way.
 type podsWay struct {
-	host Host
-	log  *slog.Logger
-	now  func() time.Time
+	host    Host
+	log     *slog.Logger
+	now     func() time.Time
+	cilium  *ciliumWatcher
+	backend intercept.Backend // set by open
 
 	mu       sync.Mutex // guards the fields below
 	next     time.Time  // when to read again
 	flows    dataplane.Flows
-	policies []string
+	found    dataplane.Found // its Policies change
 	notracks []dataplane.Notrack
 	unread   error // why not all rules before conntrack are known
+}
+
+// open takes the backend of the rules, and the data plane at the start.
+func (w *podsWay) open(backend intercept.Backend, found dataplane.Found) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.backend, w.found = backend, found
 }
 
 // read reads the policy engines, and the rules that exempt packets from conntrack, unless it did a short while ago.
@@ -54,7 +62,7 @@ func (w *podsWay) read(ctx context.Context, flows dataplane.Flows) {
 	if policies, err := w.host.Policies(); err != nil {
 		w.log.DebugContext(ctx, "policy engines not read", "err", err) // those known before stay
 	} else {
-		w.policies = policies
+		w.found.Policies = policies
 	}
 	before := w.notracks
 	w.flows = flows
@@ -66,48 +74,46 @@ func (w *podsWay) read(ctx context.Context, flows dataplane.Flows) {
 	w.next = now.Add(min(max(wayInterval, wayShare*now.Sub(began)), maxWayPause))
 }
 
-// known returns what was read last.
-func (w *podsWay) known() (policies []string, notracks []dataplane.Notrack, unread error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.policies, w.notracks, w.unread
-}
-
 // adapt sets in the rules what the data plane and the rules of others need now.
-func (n *Node) adapt(ctx context.Context, r *rules.Rules) {
-	n.cilium.adapt(ctx, r)
-	if r.Mode != rules.LinkLocal || len(r.Fallback) == 0 {
+func (w *podsWay) adapt(ctx context.Context, r *rules.Rules) {
+	w.cilium.adapt(ctx, r)
+	if r.Mode != rules.LinkLocal || len(r.Fallback) == 0 { // the data plane is the fallback, and its own rules are right
 		return
 	}
-	n.podsWay.read(ctx, dataplane.Flows{Addresses: r.Addresses, Port: r.Port, Fallback: r.Fallback})
-	_, notracks, _ := n.podsWay.known()
-	r.Track = r.Track || len(notracks) > 0
+	w.read(ctx, dataplane.Flows{Addresses: r.Addresses, Port: r.Port, Fallback: r.Fallback})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r.Track = r.Track || len(w.notracks) > 0
 }
 
-// wayOfPods returns what is known of the way of pods' packets to the fallback of a lease.
-func (n *Node) wayOfPods(l rules.Lease) intercept.FallbackResult {
-	found := n.dataPlane
-	if !found.Early && n.cilium.on() {
-		found = dataplane.Found{Proxy: dataplane.Cilium, Early: true}
+// of returns what is known of the way of pods' packets to the fallback of a lease.
+func (w *podsWay) of(l rules.Lease) intercept.FallbackResult {
+	if why := w.cilium.loses(l.Key); why != "" {
+		return intercept.FallbackResult{State: intercept.FallbackBroken, Why: why}
 	}
-	var notracks []dataplane.Notrack
-	var unread error
-	found.Policies, notracks, unread = n.podsWay.known()
+	firewall := w.cilium.hostFirewall()
+	onCilium := w.cilium.on()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	found := w.found
+	if !found.Early && onCilium {
+		found = dataplane.Found{Proxy: dataplane.Cilium, Early: true, Policies: found.Policies}
+	}
 	doubts := found.Unproven()
-	if n.config.Intercept.Mode == config.ModeTransparent { // the data plane is the fallback, and its own rules are right
-		notracks, unread = nil, nil
+	if firewall {
+		doubts = append(doubts, "its host firewall is on (enable-host-firewall): host policies must let the node reach the fallback's servers")
 	}
-	for _, x := range notracks {
+	for _, x := range w.notracks {
 		switch {
-		case n.precedes(x), l.Key.Is4() && !x.IPv4, l.Key.Is6() && !x.IPv6:
+		case w.precedes(x), l.Key.Is4() && !x.IPv4, l.Key.Is6() && !x.IPv6:
 		case x.Certain:
 			return intercept.FallbackResult{State: intercept.FallbackBroken, Why: x.Where + " exempts their packets from conntrack"}
 		default:
 			doubts = append(doubts, x.Where+" may exempt their packets from conntrack")
 		}
 	}
-	if unread != nil {
-		doubts = append(doubts, "rules that may exempt their packets from conntrack were not all read: "+unread.Error())
+	if w.unread != nil {
+		doubts = append(doubts, "rules that may exempt their packets from conntrack were not all read: "+w.unread.Error())
 	}
 	if len(doubts) > 0 {
 		return intercept.FallbackResult{State: intercept.FallbackUnverified, Why: strings.Join(doubts, "; ")}
@@ -116,11 +122,11 @@ func (n *Node) wayOfPods(l rules.Lease) intercept.FallbackResult {
 }
 
 // precedes reports whether the agent's rules for conntrack come before others. Then the kernel ignores what those exempt.
-func (n *Node) precedes(x dataplane.Notrack) bool {
-	if b, ok := n.backend.(interface{ Trackless() bool }); ok && b.Trackless() {
+func (w *podsWay) precedes(x dataplane.Notrack) bool {
+	if b, ok := w.backend.(interface{ Trackless() bool }); ok && b.Trackless() {
 		return false
 	}
-	if own := n.backend.String(); own != dataplane.BackendNFTables {
+	if own := w.backend.String(); own != dataplane.BackendNFTables {
 		return x.Backend == own || x.Priority > priorityRaw
 	}
 	return x.Priority > nftables.PriorityTrack

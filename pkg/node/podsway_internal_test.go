@@ -31,11 +31,11 @@ func (b *namedBackend) Trackless() bool { return b.trackless }
 // newWatchedNode returns a node in mode link-local on a host, before its first pass over the rules.
 func newWatchedNode(t *testing.T, host *changingHost, backend string) *Node {
 	t.Helper()
-	cfg := Config{Host: host, Log: slog.New(slog.DiscardHandler), Target: func() Target { return Target{} }}
+	cfg := Config{Host: host, Token: "416155b7", Log: slog.New(slog.DiscardHandler), Target: func() Target { return Target{} }}
 	cfg.Config.Intercept.Mode = config.ModeLinkLocal
 	n, err := New(cfg)
 	assert.NoError(t, err)
-	n.backend = &namedBackend{Backend: intercepttest.NewFake(time.Now).Open(), name: backend}
+	n.podsWay.open(&namedBackend{Backend: intercepttest.NewFake(time.Now).Open(), name: backend}, dataplane.Found{})
 	return n
 }
 
@@ -67,6 +67,7 @@ func TestWayOfPods(t *testing.T) {
 		host    changingHost
 		lease   string // empty: IPv4
 		change  func(n *Node)
+		mode    rules.Mode
 		track   bool
 		want    intercept.FallbackResult
 	}{
@@ -92,7 +93,7 @@ func TestWayOfPods(t *testing.T) {
 		{name: "of the other family", host: changingHost{notracks: notrack("", -320, true)}, lease: "fd00::a", track: true, want: works},
 		{
 			name: "on a kernel without such rules of the agent", host: changingHost{notracks: notrack("", -300, true)}, track: true, want: broken,
-			change: func(n *Node) { n.backend.(*namedBackend).trackless = true },
+			change: func(n *Node) { n.podsWay.backend.(*namedBackend).trackless = true },
 		},
 		{name: "iptables, in the same table", backend: legacy, host: changingHost{notracks: notrack(legacy, -300, true)}, track: true, want: works},
 		{name: "iptables, in the other variant", backend: legacy, host: changingHost{notracks: notrack(dataplane.BackendIPTablesNFT, -300, true)}, track: true, want: broken},
@@ -102,8 +103,7 @@ func TestWayOfPods(t *testing.T) {
 			want: unverified("rules that may exempt their packets from conntrack were not all read: too many"),
 		},
 		{
-			name: "transparent", host: changingHost{notracks: notrack("", -320, true)}, track: true, want: works,
-			change: func(n *Node) { n.config.Intercept.Mode = config.ModeTransparent },
+			name: "transparent", host: changingHost{notracks: notrack("", -320, true)}, mode: rules.Transparent, want: works,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -116,13 +116,14 @@ func TestWayOfPods(t *testing.T) {
 				lease = tt.lease
 			}
 			n := newWatchedNode(t, &tt.host, backend)
-			n.dataPlane, n.podsWay.policies = tt.found, tt.found.Policies
+			n.podsWay.open(n.podsWay.backend, tt.found)
 			r := fallbackRules()
-			n.adapt(t.Context(), &r)
+			r.Mode = tt.mode
+			n.podsWay.adapt(t.Context(), &r)
 			if tt.change != nil {
 				tt.change(n)
 			}
-			assert.Same(t, "way", tt.want, n.wayOfPods(leaseOf(lease)))
+			assert.Same(t, "way", tt.want, n.podsWay.of(leaseOf(lease)))
 			assert.Same(t, "track", tt.track, r.Track)
 		})
 	}
@@ -151,16 +152,16 @@ func TestReadingsAreRare(t *testing.T) {
 	} {
 		now = now.Add(step.after)
 		host.reading = func() { now = now.Add(step.takes) }
-		n.adapt(t.Context(), &r)
+		n.podsWay.adapt(t.Context(), &r)
 		assert.Same(t, step.name, step.want, host.readings)
 	}
 	r.Fallback = append(r.Fallback, netip.MustParseAddrPort("10.1.1.2:53"))
-	n.adapt(t.Context(), &r)
+	n.podsWay.adapt(t.Context(), &r)
 	assert.Same(t, "another fallback", 5, host.readings)
 	r.Fallback = nil
-	n.adapt(t.Context(), &r)
+	n.podsWay.adapt(t.Context(), &r)
 	r = fallbackRules()
 	r.Mode = rules.Transparent
-	n.adapt(t.Context(), &r)
+	n.podsWay.adapt(t.Context(), &r)
 	assert.Same(t, "no fallback, or none of the agent's", 5, host.readings)
 }

@@ -48,7 +48,7 @@ func (n *Node) interceptStatus() *status.Intercept {
 	now, transparent := n.cfg.Target(), n.config.Intercept.Mode == config.ModeTransparent
 	switch {
 	case !transparent:
-		s.NotLocal = n.cilium.notLocal()
+		s.NotLocal, s.Lost = n.cilium.notLocal(), n.cilium.loses(netip.Addr{})
 	case !n.traffic.fallsBack():
 	case n.traffic.isExcluded(&now):
 		s.Note = ""
@@ -121,7 +121,14 @@ func (n *Node) NotReady() error {
 	case stats == nil:
 		return fmt.Errorf("interception is waiting for %s", n.waitsFor())
 	}
-	return leaseError(*stats)
+	if err := leaseError(*stats); err != nil {
+		return err
+	}
+	// A rollout stops at the first node. The lease stays: this node's own queries arrive, and no rule sees those of its pods.
+	if why := n.cilium.loses(netip.Addr{}); why != "" {
+		return fmt.Errorf("queries of pods are lost: %s", why)
+	}
+	return nil
 }
 
 func linkError(stats netif.Stats) error {

@@ -32,6 +32,10 @@ everywhere: get nodes`
 	eventPermissions = `
 kube-system: create events
 kube-system: patch events`
+	ciliumPermissions = `
+kube-system: get daemonsets.apps cilium
+kube-system: get configmaps cilium-config`
+	agentPermissions   = eventPermissions + ciliumPermissions
 	centralPermissions = `
 kube-system: list services node-cache-resolver
 kube-system: watch services node-cache-resolver
@@ -49,7 +53,7 @@ kube-system: watch configmaps node-cache`
 // agents run with them: test/install.
 func TestPermissions(t *testing.T) {
 	t.Parallel()
-	agent := localPermissions + nodePermission + eventPermissions
+	agent := localPermissions + nodePermission + agentPermissions
 	for _, tt := range []struct {
 		rendering string
 		want      map[string]string
@@ -66,10 +70,10 @@ func TestPermissions(t *testing.T) {
 		{"metrics-secure", map[string]string{"node-cache": agent + reviewPermissions}},
 		{"config-map", map[string]string{"node-cache": agent + configMapPermissions}},
 		{"central", map[string]string{
-			"node-cache": nodePermission + centralPermissions + eventPermissions, "node-cache-resolver": localPermissions + eventPermissions,
+			"node-cache": nodePermission + centralPermissions + agentPermissions, "node-cache-resolver": localPermissions + eventPermissions,
 		}},
 		{"everything", map[string]string{
-			"node-cache": nodePermission + centralPermissions + eventPermissions + configMapPermissions, "node-cache-resolver": localPermissions + eventPermissions,
+			"node-cache": nodePermission + centralPermissions + agentPermissions + configMapPermissions, "node-cache-resolver": localPermissions + eventPermissions,
 		}},
 	} {
 		t.Run(tt.rendering, func(t *testing.T) {
@@ -91,25 +95,25 @@ func TestChartPermissions(t *testing.T) {
 	for _, tt := range []struct {
 		name, set, want string
 	}{
-		{"pods: verified", "config.agent.cluster.pods=verified", localPermissions + nodePermission + eventPermissions + podPermissions},
-		{"a cluster set", "config.agent.cluster.clusterSet=clusterset.local", localPermissions + nodePermission + eventPermissions + importPermissions},
-		{"the pods of the node", "config.agent.pods.identity=api", localPermissions + nodePermission + eventPermissions + podPermissions},
-		{"the pods of the node from the kubelet", "config.agent.pods.identity=kubelet", localPermissions + nodePermission + eventPermissions},
-		{"the pods of the node from either", "config.agent.pods.identity=auto", localPermissions + nodePermission + eventPermissions + podPermissions},
-		{"both", "config.agent.pods.identity=api,config.agent.cluster.pods=verified", localPermissions + nodePermission + eventPermissions + podPermissions},
-		{"no zone", "config.agent.cluster.nodeZone=", localPermissions + eventPermissions},
-		{"no zone, but federations", "config.agent.cluster.nodeZone=,config.agent.cluster.endpoints=all,config.agent.cluster.federations={myfed=example.com}", localPermissions + nodePermission + eventPermissions},
+		{"pods: verified", "config.agent.cluster.pods=verified", localPermissions + nodePermission + agentPermissions + podPermissions},
+		{"a cluster set", "config.agent.cluster.clusterSet=clusterset.local", localPermissions + nodePermission + agentPermissions + importPermissions},
+		{"the pods of the node", "config.agent.pods.identity=api", localPermissions + nodePermission + agentPermissions + podPermissions},
+		{"the pods of the node from the kubelet", "config.agent.pods.identity=kubelet", localPermissions + nodePermission + agentPermissions},
+		{"the pods of the node from either", "config.agent.pods.identity=auto", localPermissions + nodePermission + agentPermissions + podPermissions},
+		{"both", "config.agent.pods.identity=api,config.agent.cluster.pods=verified", localPermissions + nodePermission + agentPermissions + podPermissions},
+		{"no zone", "config.agent.cluster.nodeZone=", localPermissions + agentPermissions},
+		{"no zone, but federations", "config.agent.cluster.nodeZone=,config.agent.cluster.endpoints=all,config.agent.cluster.federations={myfed=example.com}", localPermissions + nodePermission + agentPermissions},
 		{
 			"events of Services", "config.agent.cluster.resolver=central,config.agent.cluster.invalidate=true,config.agent.cluster.central.service=dns/node-cache-resolver",
-			nodePermission + eventPermissions + strings.ReplaceAll(centralPermissions, "kube-system", "dns") + "\neverywhere: list services\neverywhere: watch services",
+			nodePermission + agentPermissions + strings.ReplaceAll(centralPermissions, "kube-system", "dns") + "\neverywhere: list services\neverywhere: watch services",
 		},
 		{
 			"a resolver elsewhere", "config.agent.cluster.resolver=central,config.agent.cluster.central.service=dns/node-cache-resolver",
-			nodePermission + eventPermissions + strings.ReplaceAll(centralPermissions, "kube-system", "dns"),
+			nodePermission + agentPermissions + strings.ReplaceAll(centralPermissions, "kube-system", "dns"),
 		},
-		{"no cluster", "config.agent.cluster=null,config.agent.intercept=null", eventPermissions + nodePermission},
-		{"pages over TLS", "config.agent.admin.tls.address=0.0.0.0:9254", localPermissions + nodePermission + eventPermissions + reviewPermissions},
-		{"pages over TLS for Prometheus", "config.agent.admin.tls.address=0.0.0.0:9254,monitoring.enabled=true", localPermissions + nodePermission + eventPermissions + reviewPermissions},
+		{"no cluster", "config.agent.cluster=null,config.agent.intercept=null", agentPermissions + nodePermission},
+		{"pages over TLS", "config.agent.admin.tls.address=0.0.0.0:9254", localPermissions + nodePermission + agentPermissions + reviewPermissions},
+		{"pages over TLS for Prometheus", "config.agent.admin.tls.address=0.0.0.0:9254,monitoring.enabled=true", localPermissions + nodePermission + agentPermissions + reviewPermissions},
 		{"another API server", "config.agent.cluster.kubeconfig=/etc/kubeconfig", eventPermissions},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -129,7 +133,7 @@ func TestChartPermissions(t *testing.T) {
 	same(t, "admin.tls of the resolver: permissions", sorted(strings.Split(strings.TrimSpace(localPermissions+eventPermissions+reviewPermissions), "\n")), resolver)
 	for name, added := range map[string]string{"pods": podPermissions, "cluster-set": importPermissions} {
 		component := rendering{overlay: "base", components: []string{name}}.byKustomize(t)
-		want := sorted(strings.Split(strings.TrimSpace(localPermissions+nodePermission+eventPermissions+added), "\n"))
+		want := sorted(strings.Split(strings.TrimSpace(localPermissions+nodePermission+agentPermissions+added), "\n"))
 		same(t, "component "+name+": permissions", want, permissions(t, component)["node-cache"])
 	}
 }

@@ -477,6 +477,10 @@ central:
 namespace: {{ splitList "/" $service | first | quote }}
 namespaced:
 - {apiGroups: [""], resources: [events], verbs: [create, patch]}
+{{- if not $own }}
+- {apiGroups: [apps], resources: [daemonsets], resourceNames: [cilium], verbs: [get]}
+- {apiGroups: [""], resources: [configmaps], resourceNames: [cilium-config], verbs: [get]}
+{{- end }}
 {{- if eq .Values.config.watch "api" }}
 - {apiGroups: [""], resources: [configmaps], resourceNames: [node-cache], verbs: [list, watch]}
 {{- end }}

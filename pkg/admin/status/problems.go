@@ -353,7 +353,12 @@ func (l *problems) addIntercept(i *Intercept, standby bool) {
 		l.add(NotIntercepted, where, i.Note, "see the data planes in docs/node.md")
 	}
 	for _, a := range i.NotLocal {
-		l.add(NotIntercepted, where, fmt.Sprintf("Cilium does not take %s for an address of the node: with BPF host routing queries of pods are lost", a),
+		follows := "with BPF host routing queries of pods are lost"
+		if i.Lost != "" {
+			follows = "queries of pods are lost, and so is their fallback"
+		}
+		what := fmt.Sprintf("Cilium does not take %s for an address of the node: %s", a, follows)
+		l.add(NotIntercepted, where, what,
 			`set Cilium's option local-max-addr-scope: "254", or upgrade it to 1.19`).Subject = a.String()
 	}
 	switch {

@@ -168,6 +168,15 @@ func TestDataPlaneProblems(t *testing.T) {
 				Hint: `set Cilium's option local-max-addr-scope: "254", or upgrade it to 1.19`,
 			}},
 		},
+		{
+			name: "queries of pods that are lost",
+			i:    Intercept{Mode: config.ModeLinkLocal, NotLocal: []netip.Addr{netip.MustParseAddr("169.254.20.10")}, Lost: "Cilium 1.15.19 does not take it"},
+			want: []Problem{{
+				Reason: NotIntercepted, Where: "intercept", Subject: "169.254.20.10",
+				What: "Cilium does not take 169.254.20.10 for an address of the node: queries of pods are lost, and so is their fallback",
+				Hint: `set Cilium's option local-max-addr-scope: "254", or upgrade it to 1.19`,
+			}},
+		},
 	} {
 		var got problems
 		got.addIntercept(&tt.i, false)

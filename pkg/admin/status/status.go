@@ -359,7 +359,8 @@ type Intercept struct {
 	Backend   string                 `json:"backend"`
 	DataPlane string                 `json:"dataPlane"` // Service implementation of the node; "none": not detected
 	Note      string                 `json:"note,omitempty"`
-	NotLocal  []netip.Addr           `json:"notLocal,omitempty"` // addresses that Cilium does not take for the node's; empty if its map is not visible
+	NotLocal  []netip.Addr           `json:"notLocal,omitempty"` // addresses that Cilium does not take for the node's, as far as its map or its settings say
+	Lost      string                 `json:"lost,omitempty"`     // why no query of a pod arrives: a clause
 	Leases    []intercept.LeaseStats `json:"leases"`
 	Fallback  []netip.AddrPort       `json:"fallback"`               // where queries go while no lease is held
 	From      string                 `json:"fallbackFrom,omitempty"` // intercept.fallback; empty where the data plane is the fallback

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 )
 
 // The map of Cilium that says which addresses are the node's own (bpf/lib/eps.h, the same in 1.15 and 1.20).
@@ -32,6 +33,21 @@ func CiliumLocal(root string, addrs []netip.Addr) (map[netip.Addr]bool, error) {
 	}
 	defer func() { _ = m.Close() }()
 	return localIn(m, addrs)
+}
+
+// Scopes returns the addresses of this node, and of each whether its scope is host.
+func Scopes() (map[netip.Addr]bool, error) {
+	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, fmt.Errorf("listing addresses: %w", err)
+	}
+	scopes := make(map[netip.Addr]bool, len(list))
+	for _, l := range list {
+		if a, ok := netip.AddrFromSlice(l.IP); ok {
+			scopes[a.Unmap()] = l.Scope == int(netlink.SCOPE_HOST)
+		}
+	}
+	return scopes, nil
 }
 
 func localIn(m *ebpf.Map, addrs []netip.Addr) (map[netip.Addr]bool, error) {

@@ -4,6 +4,7 @@ package watchtest
 
 import (
 	"cmp"
+	"maps"
 	"net/http"
 	"time"
 
@@ -17,12 +18,11 @@ type faults struct {
 	busy        bool           // each list of the newest state advances the version, as if other objects had changed
 	noLists     bool           // watches with a first list are rejected
 	noBookmarks bool
-	cutLists    int              // a first list ends before its n-th object; 0: it is complete
-	pauseLists  bool             // a first list never ends
-	closeAfter  time.Duration    // longest time of a watch; 0: no limit
-	lag         uint64           // highest resource version that the watch cache serves; 0: no limit
-	answered    string           // resource whose requests go to answer
-	answer      http.HandlerFunc // replies in place of the server; nil: none
+	cutLists    int                         // a first list ends before its n-th object; 0: it is complete
+	pauseLists  bool                        // a first list never ends
+	closeAfter  time.Duration               // longest time of a watch; 0: no limit
+	lag         uint64                      // highest resource version that the watch cache serves; 0: no limit
+	answers     map[string]http.HandlerFunc // by resource: replies in place of the server
 }
 
 // Refuse makes the server answer requests for the resource, or all requests if it is empty, with the HTTP status. 0 ends that.
@@ -73,7 +73,14 @@ func (s *Server) Lag(version uint64) { s.set(func() { s.faults.lag = version }) 
 
 // Answer has answer reply to each request for the resource in the place of the server. nil ends that.
 func (s *Server) Answer(resource string, answer http.HandlerFunc) {
-	s.set(func() { s.faults.answered, s.faults.answer = resource, answer })
+	s.set(func() {
+		answers := maps.Clone(s.faults.answers) // requests have the old one
+		if answers == nil {
+			answers = map[string]http.HandlerFunc{}
+		}
+		answers[resource] = answer
+		s.faults.answers = answers
+	})
 }
 
 // Forget loses the history: a watch that resumes before now gets 410 Gone, and so does every open watch.

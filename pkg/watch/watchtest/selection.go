@@ -28,14 +28,16 @@ type selection struct {
 func newSelection(r *http.Request) (*selection, error) {
 	sel := &selection{query: r.URL.Query()}
 	path, ok := strings.CutPrefix(r.URL.Path, "/api/v1/")
-	if !ok {
-		path, ok = strings.CutPrefix(r.URL.Path, "/apis/discovery.k8s.io/v1/")
+	for _, group := range []string{"discovery.k8s.io", "apps"} {
+		if !ok {
+			path, ok = strings.CutPrefix(r.URL.Path, "/apis/"+group+"/v1/")
+		}
 	}
 	if !ok {
 		return nil, fmt.Errorf("no such path: %s", r.URL.Path)
 	}
 	parts := strings.Split(path, "/")
-	if parts[0] == "namespaces" && len(parts) == 3 {
+	if parts[0] == "namespaces" && len(parts) >= 3 {
 		sel.namespace, parts = parts[1], parts[2:]
 	}
 	sel.resource = parts[0]

@@ -140,8 +140,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	active, code := s.faultsFor(sel.resource)
-	if active.answer != nil && active.answered == sel.resource {
-		active.answer(w, r)
+	if answer := active.answers[sel.resource]; answer != nil {
+		answer(w, r)
 		return
 	}
 	switch {
