@@ -91,6 +91,7 @@ func newRig(t *testing.T, module string, flags ...string) *rig {
 	} else {
 		assert.NoError(t, os.Symlink(p.agent, r.cilium.agent))
 	}
+	r.cilium.publish(t)
 	r.cilium.start(t)
 	r.serve(t)
 	return r

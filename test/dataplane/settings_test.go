@@ -143,11 +143,13 @@ func TestSettings(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			r, older, younger := startSetting(t, s, "")
 			if s.noAnswers != "" {
+				r.expectLost(t)
 				r.expectNoAnswers(t, older, s.noAnswers)
 				return
 			}
 			r.expectAnswers(t, older)
 			r.expectAnswers(t, younger)
+			r.expectNotLost(t)
 			r.expectNoProblems(t)
 			r.expectDoctor(t, append(s.described(), cmp.Or(s.doctor, "Cilium takes it for an address of the node"))...)
 			r.expectFallback(t, older, syscall.SIGKILL)
