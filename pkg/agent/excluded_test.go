@@ -61,7 +61,7 @@ func TestNodeExcludedByAnnotation(t *testing.T) {
 	putDNS(t, dir, "dns", dnsManifests("kube-system", excludedByCalico))
 	until(t, "the agent is ready", func() bool { return a.notReady() == nil })
 	want := []netip.AddrPort{netip.MustParseAddrPort("10.244.0.1:5353")}
-	if r := m.kernel.Rules(); !r.Excluded || !r.Track || !slices.Equal(r.Fallback, want) || !slices.Equal(r.Services, []netip.Addr{service}) {
+	if r := m.kernel.Rules(); !r.Excluded || !slices.Equal(r.Fallback, want) || !slices.Equal(r.Services, []netip.Addr{service}) {
 		t.Errorf("the rules are %+v", r)
 	}
 	lost := func() bool {
@@ -116,7 +116,7 @@ func TestNodeExcludedByKey(t *testing.T) {
 			}
 			a, stop := serveOnHost(t, m, cfg)
 			r := m.kernel.Rules()
-			if !r.Excluded || !r.Track || r.MarkHost || !slices.Equal(r.Fallback, cfg.Intercept.Fallback.Addresses) {
+			if !r.Excluded || r.MarkHost || !slices.Equal(r.Fallback, cfg.Intercept.Fallback.Addresses) {
 				t.Errorf("the rules are %+v", r)
 			}
 			if note := a.Status().Node.Intercept.Note; note != "" {

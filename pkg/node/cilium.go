@@ -60,8 +60,7 @@ func (w *ciliumWatcher) adapt(ctx context.Context, r *rules.Rules) {
 		w.log.InfoContext(ctx, "data plane changed", "cilium", now)
 		w.present = now
 	}
-	// Calico can exempt packets from conntrack too, with bpfHostConntrackBypass, and only those to link-local addresses never.
-	r.Track, r.MarkHost = w.present || r.Excluded, w.present
+	r.Track, r.MarkHost = w.present, w.present
 	w.readForeign()
 	w.judge(ctx)
 }

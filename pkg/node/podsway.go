@@ -77,10 +77,10 @@ func (w *podsWay) read(ctx context.Context, flows dataplane.Flows) {
 // adapt sets in the rules what the data plane and the rules of others need now.
 func (w *podsWay) adapt(ctx context.Context, r *rules.Rules) {
 	w.cilium.adapt(ctx, r)
-	if r.Mode != rules.LinkLocal || len(r.Fallback) == 0 { // the data plane is the fallback, and its own rules are right
+	if !r.FallsBack() || len(r.Fallback) == 0 { // the data plane is the fallback, and its own rules are right
 		return
 	}
-	w.read(ctx, dataplane.Flows{Addresses: r.Addresses, Port: r.Port, Fallback: r.Fallback})
+	w.read(ctx, dataplane.Flows{Addresses: r.Keys(), Port: r.Port, Fallback: r.Fallback})
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r.Track = r.Track || len(w.notracks) > 0

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/intercept"
@@ -164,4 +166,9 @@ func TestReadingsAreRare(t *testing.T) {
 	r.Mode = rules.Transparent
 	n.podsWay.adapt(t.Context(), &r)
 	assert.Same(t, "no fallback, or none of the agent's", 5, host.readings)
+	r.Excluded, r.Services = true, []netip.Addr{netip.MustParseAddr("10.96.0.10")}
+	r.Fallback = append(r.Fallback, netip.MustParseAddrPort("10.1.1.3:53"))
+	n.podsWay.adapt(t.Context(), &r)
+	assert.Same(t, "an excluded Service", 6, host.readings)
+	assert.Same(t, "destinations of its queries", r.Services, n.podsWay.flows.Addresses, cmpopts.EquateComparable(netip.Addr{}))
 }
