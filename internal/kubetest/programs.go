@@ -54,7 +54,7 @@ func Program(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	toolchain, err := output(ctx, root, "go", "env", "GOVERSION", "GOOS", "GOARCH")
+	toolchain, err := goCommand(ctx, root, "env", "GOVERSION", "GOOS", "GOARCH")
 	if err != nil {
 		return "", fmt.Errorf("asking the go command for its version: %w", err)
 	}
@@ -65,15 +65,30 @@ func Program(ctx context.Context, name string) (string, error) {
 		return "", fmt.Errorf("building %s: %w", name, err)
 	}
 	return once(ctx, dir, strings.ReplaceAll(name, "/", "_"), sum, func(path string) error {
-		args, err := buildArgs(module, path)
-		if err == nil {
-			_, err = output(ctx, folder, "go", args...)
-		}
-		if err != nil {
+		if err := build(ctx, module, folder, path); err != nil {
 			return fmt.Errorf("building %s: %w", name, err)
 		}
 		return nil
 	})
+}
+
+// build builds the program of a module's folder.
+func build(ctx context.Context, module, folder, path string) error {
+	args, err := buildArgs(module, path)
+	if err != nil {
+		return err
+	}
+	temporary, err := os.MkdirTemp("", "kubetest-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(temporary) }()
+	flags, err := patch(ctx, module, temporary)
+	if err != nil {
+		return err
+	}
+	_, err = goCommand(ctx, folder, slices.Insert(args, 1, flags...)...)
+	return err
 }
 
 // fingerprint sums up the files of a module's package and the toolchain: go.sum stands for every dependency.
@@ -89,8 +104,12 @@ func fingerprint(toolchain, module, folder string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	patched, err := patches(module)
+	if err != nil {
+		return "", err
+	}
 	all := fmt.Appendf(nil, "%s\n%q\n", toolchain, args)
-	for _, file := range append(files, filepath.Join(module, "go.mod"), filepath.Join(module, "go.sum")) {
+	for _, file := range slices.Concat(files, patched, []string{filepath.Join(module, "go.mod"), filepath.Join(module, "go.sum")}) {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return "", fmt.Errorf("reading a module: %w", err)
@@ -117,17 +136,17 @@ func buildArgs(module, out string) ([]string, error) {
 	}, nil
 }
 
-// output runs a command in dir and returns its standard output. The error holds the end of what it wrote to
+// goCommand runs the go command in dir and returns its standard output. The error holds the end of what it wrote to
 // standard error.
-func output(ctx context.Context, dir, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
+func goCommand(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("%s %s in %s: %w\n%s", name, strings.Join(args, " "), dir, err, lastLines(stderr.String(), 20))
+		return "", fmt.Errorf("go %s in %s: %w\n%s", strings.Join(args, " "), dir, err, lastLines(stderr.String(), 20))
 	}
 	return string(out), nil
 }
