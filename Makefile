@@ -55,7 +55,7 @@ test: ## install what the tests need, then run every suite
 	hack/test.sh
 
 soak: ## before a release, for hours: the long forms of the suites that have one
-	SOAK=1 hack/test.sh unit scenarios cluster race kernel fuzz image-module e2e upstream pressure node install cilium
+	SOAK=1 hack/test.sh unit scenarios cluster race kernel fuzz image-module e2e upstream pressure node install cilium engines
 
 e2e: ## root: install it on a real cluster of two nodes, as the README says
 	hack/test.sh install

@@ -3,7 +3,7 @@
 # Runs every test suite of the project, after installing what the suites need.
 # As root on Debian it installs missing packages. Elsewhere the summary names what could not run.
 # usage: hack/test.sh [SUITE]...       without a name: all suites but fuzz, which searches: what it finds differs from run to run,
-#                                      and cilium, which takes long to build
+#                                      and cilium and engines, which take long to build
 # SOAK=1: the long forms of the suites, before a release. They take hours, on a machine that does nothing else.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -111,7 +111,7 @@ suite_lint() {
   local module
   for module in . hack/image test/*/go.mod; do
     module=${module%/go.mod}
-    [[ $module != test/cilium* ]] || continue # suite cilium, which has their modules
+    [[ $module != test/cilium* && $module != test/kube-network-policies* ]] || continue # their suites, which have their modules
     check "tidy-$module" go -C "$module" mod tidy -diff
   done
   check actionlint go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12 .github/workflows/*
@@ -230,7 +230,16 @@ suite_cilium() {
   programs >"$work/programs" 2>&1 || { cat "$work/programs"; return 1; }
   local module
   for module in test/cilium*; do check "tidy-$module" go -C "$module" mod tidy -diff; done
-  go test -json -count=1 -timeout=2h ./test/dataplane
+  go test -json -count=1 -timeout=2h -skip '^TestEngine' ./test/dataplane
+}
+
+# The agent beside real policy engines. It waits for minutes until an engine forgets, so only a soak has it.
+suite_engines() {
+  [[ $(id -u) == 0 ]] || { cannot engines "network namespaces need root"; return; }
+  programs >"$work/programs" 2>&1 || { cat "$work/programs"; return 1; }
+  local module
+  for module in test/kube-network-policies*; do check "tidy-$module" go -C "$module" mod tidy -diff; done
+  go test -json -count=1 -timeout="$limit" -run '^TestEngine' ./test/dataplane
 }
 
 # The image variant with iptables is built from Debian packages, which apt downloads.
@@ -288,7 +297,7 @@ autogroup=/proc/sys/kernel/sched_autogroup_enabled
 trap 'kill -- $(jobs -p | sed s/^/-/) 2>/dev/null; wait; [[ -z ${before:-} ]] || echo "$before" >"$autogroup"; rm -rf "$work"' EXIT
 set_up
 names=${*:-$timed $after $nice ${idle/fuzz/} $other}
-[[ ! " $names " =~ \ (e2e|upstream|pressure|node|cluster|cilium)\  ]] || binary
+[[ ! " $names " =~ \ (e2e|upstream|pressure|node|cluster|cilium|engines)\  ]] || binary
 set -m # each lane is a process group of its own, which the trap ends
 {
   # Other suites wait for the programs.
@@ -298,7 +307,7 @@ set -m # each lane is a process group of its own, which the trap ends
   wait
 } &
 lane 0 "$nice" "$names" &
-{ lane -10 "$timed" "$names"; lane -5 "$after cilium" "$names"; } &
+{ lane -10 "$timed" "$names"; lane -5 "$after cilium engines" "$names"; } &
 set +m
 wait # an interrupt ends it at once, and the trap all lanes
 for name in $names; do

@@ -77,7 +77,7 @@ func restrictedImports() []restrictedImport {
 			why: "packages count in a Stats struct, pkg/admin/metrics names the series",
 		},
 		{
-			imported: "k8s.io/client-go", owners: []string{"pkg/watch", "pkg/agent", "cmd/kubectl-node_cache", "internal/kubetest", "internal/kubenode", "test/policies"},
+			imported: "k8s.io/client-go", owners: []string{"pkg/watch", "pkg/agent", "cmd/kubectl-node_cache", "internal/kubetest", "internal/kubenode", "test/policies", "test/kube-network-policies", "test/kube-network-policies0.8"},
 			why: "one package of the agent talks to Kubernetes",
 		},
 		{

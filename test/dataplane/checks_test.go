@@ -44,6 +44,16 @@ func (r *rig) expectAnswers(t *testing.T, from *pod) {
 
 // addresses are the IPv4 addresses of a name, as the agent tells a pod; none when it does not answer.
 func (r *rig) addresses(from *pod, network, name string) (all []string) {
+	for _, rr := range r.ask(from, network, name, dns.TypeA) {
+		if a, ok := rr.(*dns.A); ok {
+			all = append(all, a.A.String())
+		}
+	}
+	return all
+}
+
+// ask returns the records of the agent's answer to a pod; none when it does not answer.
+func (r *rig) ask(from *pod, network, name string, kind uint16) []dns.RR {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	conn, err := from.Dial(ctx, network, r.target.String())
@@ -51,16 +61,11 @@ func (r *rig) addresses(from *pod, network, name string) (all []string) {
 		return nil
 	}
 	defer func() { _ = conn.Close() }()
-	reply, _, err := new(dns.Client).ExchangeWithConnContext(ctx, new(dns.Msg).SetQuestion(name, dns.TypeA), &dns.Conn{Conn: conn})
+	reply, _, err := new(dns.Client).ExchangeWithConnContext(ctx, new(dns.Msg).SetQuestion(name, kind), &dns.Conn{Conn: conn})
 	if err != nil {
 		return nil
 	}
-	for _, rr := range reply.Answer {
-		if a, ok := rr.(*dns.A); ok {
-			all = append(all, a.A.String())
-		}
-	}
-	return all
+	return reply.Answer
 }
 
 // addressesLimit is how long an older Cilium may take to find an address: it looks for them once a minute.
@@ -216,20 +221,27 @@ spec:
   egressDeny: [{toEntities: [all]}]
 `
 
-// deniedLimit is how much earlier than this test Cilium, on a busy machine, may say that it acts on a policy.
+// deniedLimit is how much earlier than this test a policy engine, on a busy machine, may say that it acts on a policy.
 const deniedLimit = 500 * time.Millisecond
 
-// expectDenied denies a pod by a policy, and no other. Once Cilium acts on it, the pod is answered no longer than the kernel is permitted to.
+// expectDenied denies a pod by a policy of Cilium's, and no other.
 func (r *rig) expectDenied(t *testing.T, from, other *pod, permitted time.Duration) {
 	t.Helper()
-	const path = "/apis/cilium.io/v2/namespaces/default/ciliumnetworkpolicies/denied"
+	r.expectDeniedBy(t, from, other, permitted, "/apis/cilium.io/v2/namespaces/default/ciliumnetworkpolicies/denied", fmt.Sprintf(denial, from.Name),
+		func() int { return r.cilium.revision(t, from) })
+}
+
+// expectDeniedBy denies a pod by a policy, and no other. Once the policy engine acts on it, which increases revision, the pod is answered no
+// longer than the kernel is permitted to.
+func (r *rig) expectDeniedBy(t *testing.T, from, other *pod, permitted time.Duration, path, policy string, revision func() int) {
+	t.Helper()
 	m := r.startMeter(t, from)
 	if _, ok := awaitAnswers(m, byAgent, time.Now(), limit); !ok {
 		t.Fatalf("before a policy the agent does not answer: %s", m.Stop())
 	}
-	began, before := time.Now(), r.cilium.revision(t, from)
-	assert.NoError(t, r.apply(t, path, fmt.Sprintf(denial, from.Name)))
-	proctest.Eventually(t, limit, "Cilium acts on the policy", func() bool { return r.cilium.revision(t, from) > before })
+	began, before := time.Now(), revision()
+	assert.NoError(t, r.apply(t, path, policy))
+	proctest.Eventually(t, limit, "the policy engine acts on the policy", func() bool { return revision() > before })
 	acts := time.Now()
 	const quiet = time.Second
 	proctest.Eventually(t, limit, "a denied pod has no answers", func() bool {
@@ -242,9 +254,9 @@ func (r *rig) expectDenied(t *testing.T, from, other *pod, permitted time.Durati
 		}
 	}
 	if took := last.Sub(acts); took > deniedLimit+permitted {
-		t.Errorf("denied: the last answer is to a query %s after Cilium acts", ms(took))
+		t.Errorf("denied: the last answer is to a query %s after the policy engine acts", ms(took))
 	}
-	proctest.Figure(t, "denied: Cilium acts after %s, and the last answer is to a query %s after the policy", ms(acts.Sub(began)), ms(last.Sub(began)))
+	proctest.Figure(t, "denied: the policy engine acts after %s, and the last answer is to a query %s after the policy", ms(acts.Sub(began)), ms(last.Sub(began)))
 	for _, network := range []string{"udp", "tcp"} {
 		if who, err := nodetest.Ask(other.Host, r.target, network); who != byAgent {
 			t.Errorf("a pod that is not denied, over %s: %s, %v", network, who, err)

@@ -51,14 +51,20 @@ func buildPrograms(t *testing.T, module string) (p programs) {
 		*path, err = kubetest.Program(t.Context(), module+"/"+name)
 		assert.NoError(t, err)
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "github.com/cilium/cilium")
+	p.sources = sources(t, module, "github.com/cilium/cilium")
+	return p
+}
+
+// sources returns the folder of a module that one below test needs.
+func sources(t *testing.T, module, needed string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", needed)
 	cmd.Dir = filepath.Join("..", module)
 	out, err := cmd.Output()
 	assert.NoError(t, err)
 	var downloaded struct{ Dir string }
 	assert.NoError(t, json.Unmarshal(out, &downloaded))
-	p.sources = downloaded.Dir
-	return p
+	return downloaded.Dir
 }
 
 // adapt lets an older Cilium run: on a kernel without modules, of which it reads a list, and with a clang that is newer than it and warns

@@ -79,7 +79,7 @@ func newRig(t *testing.T, module string, flags ...string) *rig {
 	expectNothingLeft(t)
 	r := &rig{target: netip.AddrPortFrom(agentAddr, 53), Network: nodetest.Start(t, nodetest.Options{NoPods: true, NoIPv6: true}), cluster: kubetest.Start(t, kubetest.Options{})}
 	r.host, r.kubeconfig = r.Node, r.kubeconfigOn(t, r.Node)
-	r.defineResources(t, p)
+	r.defineResources(t, filepath.Join(p.sources, "pkg/k8s/apis/cilium.io/client/crds/v2*/*.yaml"))
 	node := kubetest.Node(nodeName, "a")
 	node.Spec.PodCIDR, node.Spec.PodCIDRs = podCIDR, []string{podCIDR}
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: r.Node.IPv4.String()}}
@@ -104,7 +104,13 @@ func (r *rig) serve(t *testing.T) {
 	assert.NoError(t, err)
 	t.Cleanup(upstream.Close)
 	r.fallback = r.newPod(t, "dns")
-	server, err := nodetest.Serve(r.fallback.Host, netip.AddrPortFrom(r.fallback.ip, 53), byFallback)
+	r.publish(t, r.fallback)
+}
+
+// publish starts the fallback's server in a pod, and defines Service kube-dns, which has it.
+func (r *rig) publish(t *testing.T, fallback *pod) {
+	t.Helper()
+	server, err := nodetest.Serve(fallback.Host, netip.AddrPortFrom(fallback.ip, 53), byFallback)
 	assert.NoError(t, err)
 	t.Cleanup(server.Close)
 	service := &corev1.Service{
@@ -117,7 +123,7 @@ func (r *rig) serve(t *testing.T) {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: service.Namespace, Name: "kube-dns", Labels: map[string]string{discoveryv1.LabelServiceName: "kube-dns"}},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{r.fallback.ip.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{fallback.ip.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
 	}
 	for _, p := range service.Spec.Ports {
 		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &p.Name, Port: &p.Port, Protocol: &p.Protocol})
@@ -159,10 +165,10 @@ func (r *rig) kubeconfigOn(t *testing.T, host *nodetest.Host) string {
 	return path
 }
 
-// defineResources gives the API server Cilium's resources, and waits until it serves them.
-func (r *rig) defineResources(t *testing.T, p programs) {
+// defineResources gives the API server resources, and waits until it serves them.
+func (r *rig) defineResources(t *testing.T, pattern string) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(p.sources, "pkg/k8s/apis/cilium.io/client/crds/v2*/*.yaml"))
+	files, err := filepath.Glob(pattern)
 	assert.NoError(t, err)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
