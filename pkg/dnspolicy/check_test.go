@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dnspolicy_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/dnspolicy"
+)
+
+// onlyDNS isolates the pods of namespace shop, and allows them the cluster's DNS.
+const onlyDNS = `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {}, podSelector: {matchLabels: {k8s-app: kube-dns}}}]}]}`
+
+// TestConcerned says which pods are checked.
+func TestConcerned(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name   string
+		change func(*corev1.Pod)
+		lost   bool
+	}{
+		{"as it is", func(*corev1.Pod) {}, true},
+		{"on the host network", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, false},
+		{"succeeded", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, false},
+		{"failed", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
+		{"without an address", func(p *corev1.Pod) { p.Status.PodIPs = nil }, false},
+		{"IPv6 only", func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: "fd00::20"}} }, false},
+		{"the node's DNS", func(p *corev1.Pod) { p.Spec.DNSPolicy = corev1.DNSDefault }, false},
+		{"a DNS server of its own", func(p *corev1.Pod) {
+			p.Spec.DNSPolicy, p.Spec.DNSConfig = corev1.DNSNone, &corev1.PodDNSConfig{Nameservers: []string{"192.0.2.1"}}
+		}, false},
+		{"the agent as its own", func(p *corev1.Pod) {
+			p.Spec.DNSPolicy, p.Spec.DNSConfig = corev1.DNSNone, &corev1.PodDNSConfig{Nameservers: []string{"169.254.20.10"}}
+		}, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			in := shop(t, dnspolicy.Addresses, policyOf("Np shop/dns", onlyDNS))
+			tt.change(&in.Pods[0])
+			findings, err := dnspolicy.Check(in)
+			assert.NoError(t, err)
+			assert.Equal(t, "loses DNS", tt.lost, len(findings) == 1)
+		})
+	}
+}
+
+// TestCheck shows the findings, with the commands.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	in := shop(t, dnspolicy.Addresses, policyOf("Np shop/all", `{podSelector: {}, policyTypes: [Egress]}`)+"\n---\n"+policyOf("Np shop/dns", onlyDNS))
+	more := in.Pods[0]
+	more.Name = "more"
+	in.Pods = append(in.Pods, more)
+	findings, err := dnspolicy.Check(in)
+	assert.NoError(t, err)
+	assert.Same(t, "findings", []dnspolicy.Finding{{
+		Namespace: "shop", Pods: []string{"more", "web"}, Policies: []string{"NetworkPolicy shop/all", "NetworkPolicy shop/dns"},
+		Fix: `kubectl -n shop patch networkpolicy all --type=json -p '[{"op":"add","path":"/spec/egress","value":[{"to":[{"ipBlock":{"cidr":"169.254.20.10/32"}}],` +
+			`"ports":[{"protocol":"UDP","port":53},{"protocol":"TCP","port":53}]}]}]'`,
+	}}, findings)
+	assert.Equal(t, "text", "namespace shop: pods more, web lose DNS; isolated by: NetworkPolicy shop/all, NetworkPolicy shop/dns", findings[0].String())
+}
+
+// TestCheckCannot says that it sees nothing, where it would find nothing.
+func TestCheckCannot(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*dnspolicy.Input){
+		"no endpoints": func(in *dnspolicy.Input) { in.DNS = nil },
+		"none ready":   func(in *dnspolicy.Input) { in.DNS[0].Endpoints[0].Conditions.Ready = new(bool) },
+		"no agents":    func(in *dnspolicy.Input) { in.Agents = nil },
+	} {
+		in := shop(t, dnspolicy.Addresses, policyOf("Np shop/dns", onlyDNS))
+		change(&in)
+		if _, err := dnspolicy.Check(in); err == nil || !strings.HasPrefix(err.Error(), "checking policies: ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestFixes gives no command for a shell with a name that no API server has, and for each engine its own.
+func TestFixes(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ name, policies, want string }{
+		{"addresses", policyOf("Np shop/dns", onlyDNS), "kubectl -n shop patch networkpolicy dns "},
+		{"addresses", policyOf("Np shop/\"$(reboot)\"", onlyDNS), ""},
+		{"calico", policyOf("Np shop/dns", onlyDNS), "kubectl -n shop patch networkpolicy dns "},
+		{"calico", policyOf("Global x", `{types: [Egress], egress: [{action: Deny, destination: {nets: [169.254.0.0/16]}}, {action: Allow}]}`), "kubectl apply -f daemonset/network-policies/calico.yaml"},
+		{"cilium", policyOf("Np shop/dns", onlyDNS), "kubectl apply -f daemonset/network-policies/cilium.yaml"},
+		{"cilium", policyOf("Ccnp nodes", `{nodeSelector: {}, ingress: [{fromEntities: [remote-node]}]}`), "kubectl apply -f daemonset/network-policies/cilium-host-firewall.yaml"},
+	}
+	for _, tt := range tests {
+		findings, err := dnspolicy.Check(shop(t, dnspolicy.Engine(tt.name), tt.policies))
+		assert.NoError(t, err)
+		assert.Equal(t, "findings", 1, len(findings))
+		if got := findings[0].Fix; !strings.HasPrefix(got, tt.want) || tt.want == "" && got != "" {
+			t.Errorf("%s: %q, want %q", tt.policies, got, tt.want)
+		}
+	}
+}
+
+// TestLargeCluster bounds the time for a cluster whose namespaces all have policies.
+func TestLargeCluster(t *testing.T) {
+	t.Parallel()
+	for _, engine := range []dnspolicy.Engine{dnspolicy.Addresses, dnspolicy.Cilium, dnspolicy.Calico} {
+		in := large(t, engine)
+		began := time.Now()
+		findings, err := dnspolicy.Check(in)
+		assert.NoError(t, err)
+		took := time.Since(began)
+		t.Logf("%s: %d pods, %d policies: %s", engine, len(in.Pods), len(in.NetworkPolicies)+len(in.Others), took.Round(time.Millisecond))
+		if len(findings) != 500 || took > time.Minute {
+			t.Errorf("%s: %d findings, want 500, after %s", engine, len(findings), took)
+		}
+	}
+}
+
+// large has 500 namespaces with 20 pods and two policies each, and five policies of the cluster.
+func large(t *testing.T, engine dnspolicy.Engine) dnspolicy.Input {
+	t.Helper()
+	in := shop(t, engine, "")
+	kind := map[dnspolicy.Engine]string{dnspolicy.Cilium: "Ccnp", dnspolicy.Calico: "Global"}[engine]
+	for i := range 5 {
+		if kind != "" {
+			in.Others = append(in.Others, shop(t, engine, policyOf(fmt.Sprintf("%s x%d", kind, i), map[string]string{"Ccnp": `{endpointSelector: {matchLabels: {x: x}}}`, "Global": `{selector: has(x)}`}[kind])).Others...)
+		}
+	}
+	web, policy := in.Pods[0], shop(t, engine, policyOf("Np shop/dns", onlyDNS)).NetworkPolicies[0]
+	in.Pods = in.Pods[1:]
+	for i := range 500 {
+		namespace := fmt.Sprintf("shop-%d", i)
+		in.Namespaces = append(in.Namespaces, corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+		for j := range 20 {
+			p := web
+			p.Namespace, p.Name = namespace, fmt.Sprintf("web-%d", j)
+			p.Status.PodIPs = []corev1.PodIP{{IP: netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), byte(j)}).String()}}
+			in.Pods = append(in.Pods, p)
+		}
+		for j := range 2 {
+			var p networkingv1.NetworkPolicy
+			policy.DeepCopyInto(&p)
+			p.Namespace, p.Name = namespace, fmt.Sprintf("dns-%d", j)
+			in.NetworkPolicies = append(in.NetworkPolicies, p)
+		}
+		if kind == "Ccnp" {
+			in.Others = append(in.Others, shop(t, engine, policyOf("Cnp "+namespace+"/x", `{endpointSelector: {}, egress: [{toEndpoints: [{matchLabels: {"k8s:io.kubernetes.pod.namespace": kube-system}}]}]}`)).Others...)
+		}
+	}
+	return in
+}

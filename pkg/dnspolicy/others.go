@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dnspolicy
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
+	strict "sigs.k8s.io/json"
+)
+
+// A policy is one of Cilium's or Calico's.
+type policy struct {
+	name      string // with its kind
+	namespace string // empty: of the cluster
+	broken    bool   // it has what is not evaluated here
+	cilium    []ciliumSpec
+	calico    calicoSpec
+}
+
+// An addressSet is what a selector of Calico's matches besides pods.
+type addressSet struct {
+	labels labels.Set
+	nets   []netip.Prefix
+}
+
+// add reads one object. A kind that is not known makes every verdict unknown.
+func (c *cluster) add(o unstructured.Unstructured) {
+	group, _, _ := strings.Cut(o.GetAPIVersion(), "/")
+	name := o.GetKind() + " " + o.GetName()
+	if o.GetNamespace() != "" {
+		name = o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()
+	}
+	p := policy{name: name, namespace: o.GetNamespace()}
+	switch {
+	case c.engine == Cilium && group == "cilium.io":
+		p.broken = !p.readCilium(o)
+	case c.engine == Calico && (group == "crd.projectcalico.org" || group == "projectcalico.org"):
+		switch o.GetKind() {
+		case "NetworkPolicy", "GlobalNetworkPolicy":
+			p.name = "Calico's " + name
+			p.broken = !decode(o.Object["spec"], &p.calico)
+		case "NetworkSet", "GlobalNetworkSet", "HostEndpoint":
+			c.sets = append(c.sets, newAddressSet(o))
+			return
+		case "Tier":
+			c.addTier(o)
+			return
+		default: // staged policies, and what is no policy
+			return
+		}
+	default:
+		c.strange = append(c.strange, name)
+		return
+	}
+	c.others = append(c.others, p)
+}
+
+// readCilium reads one rule or several.
+func (p *policy) readCilium(o unstructured.Unstructured) bool {
+	ok := true
+	if spec, found := o.Object["spec"]; found {
+		var one ciliumSpec
+		ok = decode(spec, &one)
+		p.cilium = append(p.cilium, one)
+	}
+	if specs, found := o.Object["specs"]; found {
+		var more []ciliumSpec
+		ok = decode(specs, &more) && ok
+		p.cilium = append(p.cilium, more...)
+	}
+	return ok
+}
+
+// decode reports whether a value has only the fields of a type.
+func decode(from, to any) bool {
+	text, err := json.Marshal(from)
+	if err != nil {
+		return false
+	}
+	unknown, err := strict.UnmarshalStrict(text, to)
+	return err == nil && len(unknown) == 0
+}
+
+func newAddressSet(o unstructured.Unstructured) addressSet {
+	s := addressSet{labels: o.GetLabels()}
+	nets, _, _ := unstructured.NestedStringSlice(o.Object, "spec", "nets") // none: it matches nothing
+	hosts, _, _ := unstructured.NestedStringSlice(o.Object, "spec", "expectedIPs")
+	for _, text := range append(nets, hosts...) {
+		if p, ok := prefix(text); ok {
+			s.nets = append(s.nets, p)
+		}
+	}
+	return s
+}
+
+// prefix is a prefix, or an address as one.
+func prefix(text string) (netip.Prefix, bool) {
+	if p, err := netip.ParsePrefix(text); err == nil {
+		return p, true
+	}
+	a, err := netip.ParseAddr(text)
+	return netip.PrefixFrom(a, a.BitLen()), err == nil
+}
+
+// A tier is a group of Calico's policies.
+type tier struct {
+	order float64
+	pass  bool // what it does with pods that a policy of it selects and no rule matches: false denies
+}
+
+func (c *cluster) addTier(o unstructured.Unstructured) {
+	var spec struct {
+		Order         *float64 `json:"order"`
+		DefaultAction string   `json:"defaultAction"`
+	}
+	if !decode(o.Object["spec"], &spec) {
+		return // its policies are unknown
+	}
+	t := tier{order: math.Inf(1), pass: spec.DefaultAction == "Pass"}
+	if spec.Order != nil {
+		t.order = *spec.Order
+	}
+	if c.tiers == nil {
+		c.tiers = map[string]tier{}
+	}
+	c.tiers[o.GetName()] = t
+}
+
+// templates is where the project has its policies.
+const templates = "kubectl apply -f daemonset/network-policies/"
+
+// fix is the command that gives a pod of a namespace DNS, which policies isolate; empty if their names are not for a shell.
+func (c *cluster) fix(namespace string, policies []string) string {
+	var first string // NetworkPolicy
+	own := false     // whether there are policies of the engine's own
+	for _, p := range policies {
+		name, ok := strings.CutPrefix(p, "NetworkPolicy "+namespace+"/")
+		own = own || !ok
+		if ok && first == "" {
+			first = name
+		}
+	}
+	switch {
+	case c.engine == Cilium && c.guardsNodes(policies):
+		return templates + "cilium-host-firewall.yaml"
+	case c.engine == Cilium:
+		return templates + "cilium.yaml"
+	case c.engine == Calico && own:
+		return templates + "calico.yaml"
+	case len(validation.IsDNS1123Label(namespace))+len(validation.IsDNS1123Subdomain(first)) > 0:
+		return ""
+	default:
+		return fmt.Sprintf("kubectl -n %s patch networkpolicy %s --type=json -p '%s'", namespace, first, c.patch(namespace, first))
+	}
+}
+
+// guardsNodes reports whether policies are named, all for nodes.
+func (c *cluster) guardsNodes(policies []string) bool {
+	if len(policies) == 0 {
+		return false
+	}
+	for i := range c.others {
+		p := &c.others[i]
+		if slices.Contains(policies, p.name) && !slices.ContainsFunc(p.cilium, func(s ciliumSpec) bool { return s.NodeSelector == nil }) {
+			policies = slices.DeleteFunc(slices.Clone(policies), func(name string) bool { return name == p.name })
+		}
+	}
+	return len(policies) == 0
+}
+
+// patch adds a rule to a NetworkPolicy. A policy of its own would isolate the pods that none isolates.
+func (c *cluster) patch(namespace, name string) string {
+	type port struct {
+		Protocol string `json:"protocol"`
+		Port     int    `json:"port"`
+	}
+	type block struct {
+		IPBlock struct {
+			CIDR string `json:"cidr"`
+		} `json:"ipBlock"`
+	}
+	var rule struct {
+		To    []block `json:"to"`
+		Ports []port  `json:"ports"`
+	}
+	for _, a := range c.agents {
+		var b block
+		b.IPBlock.CIDR = netip.PrefixFrom(a, a.BitLen()).String()
+		rule.To = append(rule.To, b)
+	}
+	rule.Ports = []port{{"UDP", 53}, {"TCP", 53}}
+	path, value := "/spec/egress/-", any(rule)
+	for _, p := range c.policies[namespace] {
+		if p.Name == name && len(p.Spec.Egress) == 0 {
+			path, value = "/spec/egress", []any{rule}
+		}
+	}
+	text, _ := json.Marshal([]map[string]any{{"op": "add", "path": path, "value": value}}) // of strings and numbers
+	return string(text)
+}
