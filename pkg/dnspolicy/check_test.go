@@ -5,6 +5,7 @@ package dnspolicy_test
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -104,6 +105,39 @@ func TestFixes(t *testing.T) {
 		assert.Equal(t, "findings", 1, len(findings))
 		if got := findings[0].Fix; !strings.HasPrefix(got, tt.want) || tt.want == "" && got != "" {
 			t.Errorf("%s: %q, want %q", tt.policies, got, tt.want)
+		}
+	}
+}
+
+// TestTemplates shows that the project's policies give DNS to the pods that lose it, and isolate no other.
+func TestTemplates(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		engine   dnspolicy.Engine
+		file     string
+		policies string // with which shop/web loses DNS
+	}{
+		{dnspolicy.Addresses, "pods.yaml", policyOf("Np shop/dns", onlyDNS)},
+		{dnspolicy.Calico, "pods.yaml", policyOf("Np shop/dns", onlyDNS)},
+		{dnspolicy.Calico, "calico.yaml", policyOf("Global x", `{order: 1, types: [Egress], egress: [{action: Allow, destination: {selector: "k8s-app == 'kube-dns'"}}]}`)},
+		{dnspolicy.Cilium, "cilium.yaml", policyOf("Np shop/dns", onlyDNS)},
+		{dnspolicy.Cilium, "cilium-host-firewall.yaml", policyOf("Ccnp nodes", `{nodeSelector: {}, ingress: [{fromEntities: [remote-node]}]}`)},
+	}
+	for _, tt := range tests {
+		text, err := os.ReadFile("../../daemonset/network-policies/" + tt.file)
+		assert.NoError(t, err)
+		template := strings.ReplaceAll(string(text), "NAMESPACE", "shop")
+		without, err := dnspolicy.Check(shop(t, tt.engine, tt.policies))
+		assert.NoError(t, err)
+		with, err := dnspolicy.Check(shop(t, tt.engine, tt.policies+"\n---\n"+template))
+		assert.NoError(t, err)
+		if len(without) != 1 || len(with) != 0 {
+			t.Errorf("%s: without it %v, with it %v", tt.file, without, with)
+		}
+		alone, err := dnspolicy.Evaluate(shop(t, tt.engine, template))
+		assert.NoError(t, err)
+		if p := alone[0]; tt.engine != dnspolicy.Addresses && tt.file != "pods.yaml" && (p.Before[0] != dnspolicy.Allowed || tt.engine == dnspolicy.Cilium && len(p.Policies) > 0) {
+			t.Errorf("%s isolates a pod that no policy isolates: %+v", tt.file, p)
 		}
 	}
 }
