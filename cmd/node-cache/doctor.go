@@ -5,14 +5,11 @@ package main
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/miekg/dns"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
@@ -89,7 +86,7 @@ func (d *doctorFlags) run(cmd *cobra.Command) error {
 		if err != nil {
 			return err
 		}
-		c.Unserved = unservedZones(&theirs.Config, &cfg)
+		c.Unserved = cfg.UnservedZones(&theirs.Config)
 	}
 	report, err := doctor.Run(cmd.Context(), c)
 	if err != nil {
@@ -151,40 +148,6 @@ func (d *doctorFlags) config(cfg *config.Config) (doctor.Config, error) {
 	}
 	c.Command, c.NoPod = []string{program, doctorChild}, d.noPod
 	return c, nil
-}
-
-// unservedZones returns the zones and names that theirs answers or has routes for, and that ours sends to its default route; never nil.
-func unservedZones(theirs, ours *config.Config) []string {
-	if slices.Contains(ours.Cluster.Zones, ".") { // all names without a route go to the central resolver
-		return []string{}
-	}
-	served := map[string]bool{}
-	for _, zone := range append(servedZones(ours), ours.Cluster.Zones...) {
-		served[zone] = true
-	}
-	return slices.DeleteFunc(servedZones(theirs), func(name string) bool {
-		return slices.ContainsFunc(dns.Split(name), func(label int) bool { return served[name[label:]] })
-	})
-}
-
-// servedZones returns the zones and names that do not go to the default route.
-func servedZones(c *config.Config) []string {
-	zones := slices.Sorted(maps.Keys(c.Hosts.Names))
-	if c.Cluster.Resolver != config.ResolverNone {
-		zones = append(zones, c.Domains()...)
-	}
-	for _, r := range c.Forward {
-		zones = append(zones, r.Zone)
-	}
-	for _, t := range c.Templates {
-		if _, isHost := c.Hosts.Names[t.Zone]; !isHost {
-			zones = append(zones, t.Zone)
-		}
-	}
-	for _, r := range c.Rewrite {
-		zones = append(zones, dns.CanonicalName(r.Exact+strings.TrimPrefix(r.Suffix, ".")))
-	}
-	return slices.DeleteFunc(zones, func(zone string) bool { return zone == "." })
 }
 
 // isTerminal reports whether the output is a terminal with colors.

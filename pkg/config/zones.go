@@ -4,9 +4,11 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
+	"github.com/miekg/dns"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nodecache/node-cache/pkg/filewatch"
@@ -19,6 +21,41 @@ func checkNames(d *decoder, c *Config) {
 	checkFederations(d, &c.Cluster)
 	checkClusterSet(d, c)
 	checkExternal(d, c)
+}
+
+// UnservedZones returns the zones and names that theirs, the configuration of another server, answers or has routes for, and that c
+// sends to its default route; never nil.
+func (c *Config) UnservedZones(theirs *Config) []string {
+	if slices.Contains(c.Cluster.Zones, ".") { // all names without a route go to the central resolver
+		return []string{}
+	}
+	served := map[string]bool{}
+	for _, zone := range append(c.servedZones(), c.Cluster.Zones...) {
+		served[zone] = true
+	}
+	return slices.DeleteFunc(theirs.servedZones(), func(name string) bool {
+		return slices.ContainsFunc(dns.Split(name), func(label int) bool { return served[name[label:]] })
+	})
+}
+
+// servedZones returns the zones and names that do not go to the default route.
+func (c *Config) servedZones() []string {
+	zones := slices.Sorted(maps.Keys(c.Hosts.Names))
+	if c.Cluster.Resolver != ResolverNone {
+		zones = append(zones, c.Domains()...)
+	}
+	for _, r := range c.Forward {
+		zones = append(zones, r.Zone)
+	}
+	for _, t := range c.Templates {
+		if _, isHost := c.Hosts.Names[t.Zone]; !isHost {
+			zones = append(zones, t.Zone)
+		}
+	}
+	for _, r := range c.Rewrite {
+		zones = append(zones, dns.CanonicalName(r.Exact+strings.TrimPrefix(r.Suffix, ".")))
+	}
+	return slices.DeleteFunc(zones, func(zone string) bool { return zone == "." })
 }
 
 // reverseTrees are the zones of reverse names.

@@ -9,18 +9,8 @@ import (
 	"slices"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nodecache/node-cache/pkg/hint"
 )
-
-// FreeBind lets a socket bind an address that no link has.
-func FreeBind(fd int, addr netip.Addr) error {
-	if addr.Is4() {
-		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1)
-	}
-	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1)
-}
 
 // Problem adds a hint to an error of opening a socket at a port.
 func Problem(err error, port uint16) error {
