@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preflight
+
+import (
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/convert"
+)
+
+// dnsService returns the Service of the cluster's DNS, the fallback; nil: none is known.
+func (f *Facts) dnsService() *corev1.Service {
+	named := func(addr string) func(corev1.Service) bool {
+		return func(s corev1.Service) bool { return slices.Contains(s.Spec.ClusterIPs, addr) }
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.Kubelets)) {
+		for _, addr := range f.Kubelets[name].ClusterDNS {
+			if i := slices.IndexFunc(f.Services, named(addr)); i >= 0 {
+				return &f.Services[i]
+			}
+		}
+	}
+	for _, name := range [][2]string{
+		{"openshift-dns", "dns-default"},
+		{"kube-system", "kube-dns"},
+		{"kube-system", "coredns"},
+		{"kube-system", "rke2-coredns-rke2-coredns"},
+	} {
+		if s := f.service(name[0], name[1]); s != nil && s.Spec.ClusterIP != corev1.ClusterIPNone {
+			return s
+		}
+	}
+	return nil
+}
+
+// readyEndpoints returns how many ready endpoints a Service has, over IPv4 and over IPv6.
+func (f *Facts) readyEndpoints(s *corev1.Service) (four, six int) {
+	for i := range f.Slices {
+		slice := &f.Slices[i]
+		if slice.Namespace != s.Namespace || slice.Labels[discoveryv1.LabelServiceName] != s.Name {
+			continue
+		}
+		for _, e := range slice.Endpoints {
+			switch {
+			case e.Conditions.Ready != nil && !*e.Conditions.Ready:
+			case slice.AddressType == discoveryv1.AddressTypeIPv4:
+				four++
+			case slice.AddressType == discoveryv1.AddressTypeIPv6:
+				six++
+			}
+		}
+	}
+	return four, six
+}
+
+// podFamilies returns how many pods of kube-system with a network of their own have IPv4, and how many have IPv6 only.
+func (f *Facts) podFamilies() (four, onlySix int) {
+	for i := range f.SystemPods {
+		p := &f.SystemPods[i]
+		if p.Spec.HostNetwork || p.Status.Phase != corev1.PodRunning || len(p.Status.PodIPs) == 0 {
+			continue
+		}
+		if slices.ContainsFunc(p.Status.PodIPs, func(ip corev1.PodIP) bool { return isFour(ip.IP) }) {
+			four++
+		} else {
+			onlySix++
+		}
+	}
+	return four, onlySix
+}
+
+func isFour(addr string) bool {
+	a, err := netip.ParseAddr(addr)
+	return err == nil && a.Is4()
+}
+
+// kubeletDNS returns the addresses that kubelets name, and their cluster domains, each once.
+func (f *Facts) kubeletDNS() (addrs, domains []string) {
+	for _, k := range f.Kubelets {
+		addrs = append(addrs, k.ClusterDNS...)
+		if k.ClusterDomain != "" {
+			domains = append(domains, strings.TrimSuffix(k.ClusterDomain, ".")+".")
+		}
+	}
+	return unique(addrs), unique(domains)
+}
+
+func unique(list []string) []string {
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// readCorefile converts the configuration of the cluster's DNS. Without one both results are nil.
+func (f *Facts) readCorefile() (*config.Config, error) {
+	for _, names := range [][]string{
+		{"openshift-dns/dns-default"},
+		{"kube-system/coredns", "kube-system/coredns-custom"},
+		{"kube-system/rke2-coredns-rke2-coredns"},
+		{"kube-system/kube-dns"},
+	} {
+		var inputs []convert.Input
+		for _, name := range names {
+			if data := f.ConfigMaps[name]; len(data) > 0 {
+				text, _ := json.Marshal(map[string]any{"kind": "ConfigMap", "data": data}) // strings cannot fail
+				inputs = append(inputs, convert.Input{Name: name, Text: text})
+			}
+		}
+		if f.ConfigMaps[names[0]] == nil {
+			continue
+		}
+		result, err := convert.Files(inputs, convert.Options{Replace: true})
+		if err != nil {
+			return nil, err
+		}
+		return &result.Config, nil
+	}
+	return nil, nil //nolint:nilnil // there is none, and that is no error
+}
+
+// A localDNS is another DNS server on the nodes.
+type localDNS struct {
+	name  string
+	nodes int32
+	addrs []string // where it listens; empty: not known
+}
+
+// findLocalDNS finds NodeLocal DNSCache and the clouds' own servers.
+func (f *Facts) findLocalDNS() (list []localDNS) {
+	for i := range f.DaemonSets {
+		d := &f.DaemonSets[i]
+		spec := &d.Spec.Template.Spec
+		is := slices.ContainsFunc(spec.Containers, func(c corev1.Container) bool { return strings.Contains(c.Image, "k8s-dns-node-cache") })
+		if !is && d.Name != "node-local-dns" && d.Name != "nodelocaldns" {
+			continue
+		}
+		list = append(list, localDNS{
+			"NodeLocal DNSCache, DaemonSet " + d.Namespace + "/" + d.Name, d.Status.DesiredNumberScheduled,
+			strings.FieldsFunc(flag(arguments(&d.Spec.Template.Spec), "localip"), func(c rune) bool { return c == ',' }),
+		})
+	}
+	aks := localDNS{name: "LocalDNS of AKS"}
+	for _, n := range f.Linux() {
+		if n.Labels["kubernetes.azure.com/localdns-state"] == "enabled" {
+			aks.nodes++
+		}
+	}
+	if aks.nodes > 0 {
+		list = append(list, aks)
+	}
+	return list
+}
+
+// portTakers returns the DaemonSets whose pods listen on the agent's ports of the nodes, as far as they say so.
+func (f *Facts) portTakers() (list []string) {
+	for i := range f.DaemonSets {
+		d := &f.DaemonSets[i]
+		takes := func(c corev1.Container) bool {
+			return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool {
+				port := p.HostPort
+				if d.Spec.Template.Spec.HostNetwork {
+					port = p.ContainerPort
+				}
+				return port == 53 || port == 9253
+			})
+		}
+		if d.Name != agentName && slices.ContainsFunc(d.Spec.Template.Spec.Containers, takes) {
+			list = append(list, d.Namespace+"/"+d.Name)
+		}
+	}
+	return list
+}
+
+// taken returns what of the cluster has an address, or a range with it; empty: nothing is known to.
+func (f *Facts) taken(addr netip.Addr) string {
+	for i := range f.Nodes {
+		n := &f.Nodes[i]
+		for _, a := range n.Status.Addresses {
+			if own, err := netip.ParseAddr(a.Address); err == nil && own == addr {
+				return "node " + n.Name
+			}
+		}
+		for _, text := range n.Spec.PodCIDRs {
+			if cidr, err := netip.ParsePrefix(text); err == nil && cidr.Contains(addr) {
+				return "the range " + text + " of the pods of node " + n.Name
+			}
+		}
+	}
+	for i := range f.Services {
+		if s := &f.Services[i]; slices.Contains(s.Spec.ClusterIPs, addr.String()) {
+			return "the Service " + s.Namespace + "/" + s.Name
+		}
+	}
+	return ""
+}
