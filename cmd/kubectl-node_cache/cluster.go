@@ -40,22 +40,31 @@ type node struct {
 	err  error         // why the command failed on this node; nil: it did not
 }
 
-// daemonSet returns the agents' DaemonSet. The first call reads the kubeconfig.
+// open makes the client. The first call reads the kubeconfig.
+func (c *cluster) open() error {
+	if c.client != nil {
+		return nil
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = c.kubeconfig
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: c.context}
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	if err == nil {
+		config.UserAgent = "kubectl-node_cache/" + version
+		config.QPS = -1 // no limit of the client's: the API server has its own
+		c.config = config
+		c.client, err = kubernetes.NewForConfig(config)
+	}
+	if err != nil {
+		return &hint.Error{Err: fmt.Errorf("reading the kubeconfig: %w", err), Hint: "check --kubeconfig, --context and KUBECONFIG"}
+	}
+	return nil
+}
+
+// daemonSet returns the agents' DaemonSet.
 func (c *cluster) daemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
-	if c.client == nil {
-		rules := clientcmd.NewDefaultClientConfigLoadingRules()
-		rules.ExplicitPath = c.kubeconfig
-		overrides := &clientcmd.ConfigOverrides{CurrentContext: c.context}
-		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
-		if err == nil {
-			config.UserAgent = "kubectl-node_cache/" + version
-			config.QPS = -1 // no limit of the client's: the API server has its own
-			c.config = config
-			c.client, err = kubernetes.NewForConfig(config)
-		}
-		if err != nil {
-			return nil, &hint.Error{Err: fmt.Errorf("reading the kubeconfig: %w", err), Hint: "check --kubeconfig, --context and KUBECONFIG"}
-		}
+	if err := c.open(); err != nil {
+		return nil, err
 	}
 	set, err := c.client.AppsV1().DaemonSets(c.namespace).Get(ctx, agentName, metav1.GetOptions{})
 	if err != nil {

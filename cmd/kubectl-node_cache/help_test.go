@@ -11,8 +11,8 @@ import (
 // TestHelp checks the help of each command.
 func TestHelp(t *testing.T) {
 	t.Parallel()
-	if n := clitest.Help(t, rootCommand()); n != 11 {
-		t.Errorf("%d commands, want eleven", n)
+	if n := clitest.Help(t, rootCommand()); n != 12 {
+		t.Errorf("%d commands, want twelve", n)
 	}
 }
 

@@ -43,7 +43,8 @@ func rootCommand() *cobra.Command {
 		Short:       "Show and ask the node-cache agents of the nodes, and flush their caches",
 		Long: `Show and ask the node-cache agents of the nodes, and flush their caches. Each command runs
 /node-cache in the agents' pods, as "kubectl exec" does. You need these permissions in the
-namespace of the agents: get daemonsets, list pods, get and create pods/exec.
+namespace of the agents: get daemonsets, list pods, get and create pods/exec; preflight
+needs others, and no agents.
 
 Exit code 0: every agent did it; 1: one did not, or an error; 2: invalid command line.`,
 	}
@@ -51,5 +52,5 @@ Exit code 0: every agent did it; 1: one did not, or an error; 2: invalid command
 	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig `FILE`; default: the variable KUBECONFIG, or ~/.kube/config")
 	flags.StringVar(&c.context, "context", "", "`CONTEXT` in the kubeconfig; default: the current one")
 	flags.StringVarP(&c.namespace, "namespace", "n", "kube-system", "`NAMESPACE` of the agents")
-	return cli.Root(root, version, statusCommand(c), topCommand(c), queryCommand(c), watchCommand(c), pageCommand(c), doctorCommand(c), flushCommand(c), waitCommand(c), offCommand(c), onCommand(c))
+	return cli.Root(root, version, preflightCommand(c), statusCommand(c), topCommand(c), queryCommand(c), watchCommand(c), pageCommand(c), doctorCommand(c), flushCommand(c), waitCommand(c), offCommand(c), onCommand(c))
 }
