@@ -159,7 +159,7 @@ func (r *factReader) readOpenShift(ctx context.Context) {
 	api := r.cluster.client
 	service, err := api.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
 	if r.missing(preflight.ListOpenShift, err) {
-		if r.Unread[preflight.ListServices] != "" { // who may not read kube-system is told of that, as most clusters are not OpenShift
+		if r.Unread[preflight.ListServices] != "" { // that is reported already, and most clusters are not OpenShift
 			delete(r.Unread, preflight.ListOpenShift)
 		}
 		return

@@ -63,7 +63,7 @@ func Examine(f *Facts) Report {
 	} {
 		check()
 	}
-	return Report{Findings: c.findings, Choice: c.choose(), NotKnown: []string{
+	return Report{Findings: c.findings, Choice: chooser{c}.choose(), NotKnown: []string{
 		"the nodes: nftables in the kernel, name servers in /etc/resolv.conf, firewalls, programs that listen on port 53 or 9253: `node-cache doctor`",
 		"the API server: admission webhooks, and a Pod Security level or a quota for system-node-critical of its own configuration: " +
 			"`kubectl apply --dry-run=server` of the manifests, and `kubectl describe daemonset` after it",

@@ -33,8 +33,11 @@ func (c *checker) addresses() []string {
 	return []string{first}
 }
 
-// choose chooses the variant.
-func (c *checker) choose() Choice {
+// A chooser chooses the variant once all checks are done.
+type chooser struct{ *checker }
+
+// choose returns the choice.
+func (c chooser) choose() Choice {
 	p, lrp := &c.plane, c.canRedirect()
 	switch {
 	case c.platform.name == gkeAutopilot:
@@ -71,7 +74,7 @@ func (c *checker) canRedirect() bool {
 func (c *checker) keepsCilium() bool { return c.platform.name == "GKE" || c.platform.name == "AKS" }
 
 // linkLocal returns the variant of link-local mode.
-func (c *checker) linkLocal() string {
+func (c chooser) linkLocal() string {
 	switch {
 	case c.families == onlySix:
 		return ipv6
@@ -86,7 +89,7 @@ func (c *checker) linkLocal() string {
 func (c *checker) isLarge() bool { return len(c.Nodes) >= largeFrom || c.ServiceCount >= largeFrom }
 
 // commands returns the choice of a variant, with the commands that install it.
-func (c *checker) commands(variant string, optIn bool, why string) Choice {
+func (c chooser) commands(variant string, optIn bool, why string) Choice {
 	choice := Choice{Variant: variant, OptIn: optIn, Why: why, Commands: []string{}}
 	say := func(lines ...string) { choice.Commands = append(choice.Commands, lines...) }
 	if slices.ContainsFunc(c.findings, func(f Finding) bool { return f.Verdict == Fail }) {
@@ -112,7 +115,7 @@ func (c *checker) commands(variant string, optIn bool, why string) Choice {
 }
 
 // install returns the command that installs a variant: with kustomize where one folder has all that is needed, else with the chart.
-func (c *checker) install(variant string, optIn bool) string {
+func (c chooser) install(variant string, optIn bool) string {
 	presets, settings := c.presets(variant), c.settings()
 	if optIn {
 		settings = append(settings, "optIn=true")
@@ -131,7 +134,7 @@ func (c *checker) install(variant string, optIn bool) string {
 }
 
 // presets returns those of the chart that a variant needs.
-func (c *checker) presets(variant string) (list []string) {
+func (c chooser) presets(variant string) (list []string) {
 	if name, is := strings.CutPrefix(variant, "overlays/"); is {
 		list = append(list, name)
 	}
@@ -145,7 +148,7 @@ func (c *checker) presets(variant string) (list []string) {
 }
 
 // settings returns the values of the chart that differ from its defaults on this cluster.
-func (c *checker) settings() (list []string) {
+func (c chooser) settings() (list []string) {
 	if slices.Contains(c.plane.others, ovnKubernetes) && c.families != onlySix {
 		list = append(list, "config.agent.listen.addresses={"+strings.Join(c.addresses(), ",")+"}", "config.agent.admin.address="+linkLocalOVN+":9253")
 	}
@@ -164,7 +167,7 @@ func (c *checker) settings() (list []string) {
 
 const settingCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:={,}"
 
-func (c *checker) namespaceFlag() string {
+func (c chooser) namespaceFlag() string {
 	if c.Namespace == "kube-system" {
 		return ""
 	}

@@ -36,6 +36,9 @@ func TestFamilies(t *testing.T) { //nolint:tparallel // its steps share a cluste
 	b.kubectl(t, "patch", "service/web", "--type=merge", `--patch={"spec": {"ipFamilyPolicy": "PreferDualStack"}}`)
 	b.kubectl(t, "rollout", "status", "deployment/web", "--timeout=2m")
 	before := b.nodeStates(t)
+	t.Run("preflight", func(t *testing.T) {
+		b.testPreflight(t, "iptables", "overlays/dual-stack")
+	})
 	t.Run("dual-stack", func(t *testing.T) {
 		b.testFamilies(t, "daemonset/overlays/dual-stack", "nftables")
 		b.uninstall(t, before, "daemonset/uninstall")

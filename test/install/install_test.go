@@ -26,6 +26,10 @@ func TestInstall(t *testing.T) {
 			t.Run(name, step)
 		}
 	}
+	ok("preflight", func(t *testing.T) {
+		t.Helper()
+		b.testPreflight(t, "iptables", "base")
+	})
 	began := time.Now()
 	ok("agents on every node", func(t *testing.T) {
 		t.Helper()

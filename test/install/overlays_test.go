@@ -21,6 +21,10 @@ func TestOverlays(t *testing.T) {
 		name string
 		step func(*testing.T)
 	}{
+		{"preflight", func(t *testing.T) {
+			t.Helper()
+			b.testPreflight(t, "nftables", "base")
+		}},
 		{"transparent", b.testTransparent},
 		{"transparent leaves nothing", func(t *testing.T) {
 			t.Helper()
