@@ -75,6 +75,7 @@ func (c *cluster) facts(ctx context.Context) (*preflight.Facts, error) {
 	r.readOpenShift(ctx)
 	r.readDataPlane(ctx)
 	r.readNamespace(ctx)
+	r.readPolicies(ctx)
 	return r.Facts, ctx.Err()
 }
 

@@ -156,7 +156,7 @@ func TestPreflightDenied(t *testing.T) {
 	t.Run("all", func(t *testing.T) {
 		t.Parallel()
 		got := command("preflight", serveObjects(t, objects(), func(p string) bool { return p != "/version" }))
-		if n := count(got.Stdout); n != 9 || got.Code != cli.ExitOK {
+		if n := count(got.Stdout); n != 10 || got.Code != cli.ExitOK {
 			t.Errorf("%d permissions: %+v", n, got)
 		}
 	})

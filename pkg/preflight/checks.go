@@ -416,8 +416,3 @@ func (c *checker) checkAddresses() {
 		}
 	}
 }
-
-// checkPolicies is the place of the check which pods NetworkPolicies and those of Cilium and Calico would deny DNS.
-func (c *checker) checkPolicies() {
-	c.add("policies", Unknown, "they are not looked at", "namespaces that deny egress by default need a rule for the agents: daemonset/network-policies")
-}

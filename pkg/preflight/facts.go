@@ -6,6 +6,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/nodecache/node-cache/pkg/dnspolicy"
 )
 
 // What is read, by the permission that it needs: the keys of Facts.Unread.
@@ -23,6 +25,7 @@ const (
 	GetFelix         = "get felixconfigurations.crd.projectcalico.org"
 	GetCiliumConfig  = "get configmap cilium-config in the namespace of Cilium"
 	GetKubeletConfig = "get nodes/proxy"
+	ListPolicies     = "list pods, namespaces and all kinds of network policies in all namespaces"
 )
 
 // Facts are objects of a cluster.
@@ -46,6 +49,8 @@ type Facts struct {
 	Limits         []corev1.LimitRange
 
 	CalicoBPF bool // bpfEnabled of the FelixConfiguration default; false: it is off, or there is none
+
+	Policies *dnspolicy.Input // pods, namespaces and policies of all namespaces; nil: not read
 
 	Unread map[string]string // why something could not be read, by its permission
 }
