@@ -109,6 +109,34 @@ func TestFixes(t *testing.T) {
 	}
 }
 
+// TestHostNetworkDNS has DNS on the host network: no selector of pods matches it, and to Cilium it is a node.
+func TestHostNetworkDNS(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, host, policy string
+		engine             dnspolicy.Engine
+		want               dnspolicy.Verdict
+	}{
+		{"a selector of pods", "10.10.0.11", policyOf("Np shop/dns", onlyDNS), dnspolicy.Addresses, dnspolicy.Denied},
+		{"its address", "10.10.0.11", policyOf("Np shop/dns", `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 10.10.0.0/16}}]}]}`), dnspolicy.Addresses, dnspolicy.Allowed},
+		{"the pod's node", "10.10.0.11", policyOf("Cnp shop/x", `{endpointSelector: {}, egress: [{toEntities: [host]}]}`), dnspolicy.Cilium, dnspolicy.Allowed},
+		{"another node", "10.10.0.12", policyOf("Cnp shop/x", `{endpointSelector: {}, egress: [{toEntities: [host]}]}`), dnspolicy.Cilium, dnspolicy.Denied},
+		{"other nodes", "10.10.0.12", policyOf("Cnp shop/x", `{endpointSelector: {}, egress: [{toEntities: [remote-node]}]}`), dnspolicy.Cilium, dnspolicy.Allowed},
+		{"no other node", "10.10.0.11", policyOf("Cnp shop/x", `{endpointSelector: {}, egress: [{toEntities: [remote-node]}]}`), dnspolicy.Cilium, dnspolicy.Denied},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			in := shop(t, tt.engine, tt.policy)
+			in.Pods[1].Spec.HostNetwork, in.Pods[1].Status.PodIPs[0].IP = true, tt.host
+			in.DNS[0].Endpoints[0].Addresses[0] = tt.host
+			pods, err := dnspolicy.Evaluate(in)
+			assert.NoError(t, err)
+			assert.Equal(t, "before", tt.want, pods[0].Before[0])
+		})
+	}
+}
+
 // TestTemplates shows that the project's policies give DNS to the pods that lose it, and isolate no other.
 func TestTemplates(t *testing.T) {
 	t.Parallel()
