@@ -67,7 +67,7 @@ func (c *cluster) facts(ctx context.Context) (*preflight.Facts, error) {
 		return nil, c.apiError(err)
 	}
 	r := &factReader{c, &preflight.Facts{
-		Namespace: c.namespace, Version: server.GitVersion, Unread: map[string]string{},
+		Namespace: c.namespace, Version: server.GitVersion, Unread: map[string]preflight.Unread{},
 		Kubelets: map[string]preflight.Kubelet{}, ConfigMaps: map[string]map[string]string{},
 	}}
 	r.readNodes(ctx)
@@ -88,7 +88,7 @@ type factReader struct {
 // missing reports whether a request failed, and notes why unless the object does not exist.
 func (r *factReader) missing(permission string, err error) bool {
 	if err != nil && !apierrors.IsNotFound(err) {
-		r.Unread[permission] = err.Error()
+		r.Unread[permission] = preflight.Unread{Why: err.Error(), Denied: isDenied(err)}
 	}
 	return err != nil
 }
@@ -101,7 +101,7 @@ func (r *factReader) readNodes(ctx context.Context) {
 	}
 	r.Nodes = nodes.Items
 	linux := r.Linux()
-	why := error(nil)
+	why, denied := error(nil), false
 	for i := range min(askedKubelets, len(linux)) {
 		n := linux[i*len(linux)/min(askedKubelets, len(linux))]
 		text, err := r.cluster.client.CoreV1().RESTClient().Get().Resource("nodes").Name(n.Name).SubResource("proxy", "configz").DoRaw(ctx)
@@ -113,7 +113,7 @@ func (r *factReader) readNodes(ctx context.Context) {
 		}
 		if err != nil {
 			why = errors.Join(why, errors.New("the kubelet of "+n.Name+": "+cell(err.Error())))
-			if isDenied(err) {
+			if denied = isDenied(err); denied {
 				break
 			}
 			continue
@@ -121,7 +121,7 @@ func (r *factReader) readNodes(ctx context.Context) {
 		r.Kubelets[n.Name] = page.Config
 	}
 	if len(r.Kubelets) == 0 && why != nil {
-		r.Unread[preflight.GetKubeletConfig] = why.Error()
+		r.Unread[preflight.GetKubeletConfig] = preflight.Unread{Why: why.Error(), Denied: denied}
 	}
 }
 
@@ -160,7 +160,7 @@ func (r *factReader) readOpenShift(ctx context.Context) {
 	api := r.cluster.client
 	service, err := api.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
 	if r.missing(preflight.ListOpenShift, err) {
-		if r.Unread[preflight.ListServices] != "" { // that is reported already, and most clusters are not OpenShift
+		if _, also := r.Unread[preflight.ListServices]; also { // that is reported already, and most clusters are not OpenShift
 			delete(r.Unread, preflight.ListOpenShift)
 		}
 		return

@@ -57,7 +57,7 @@ const (
 func Examine(f *Facts) Report {
 	c := &checker{Facts: f, platform: f.findPlatform(), plane: f.findDataPlane(), service: f.dnsService(), domain: "cluster.local."}
 	for _, check := range []func(){
-		c.checkPermissions, c.checkVersions, c.checkNodes, c.checkPlatform, c.checkDataPlane, c.checkCilium, c.checkService, c.checkKubelets,
+		c.checkUnread, c.checkVersions, c.checkNodes, c.checkPlatform, c.checkDataPlane, c.checkCilium, c.checkService, c.checkKubelets,
 		c.checkFamilies, c.checkDomain, c.checkZones, c.checkInstalled, c.checkLocalDNS, c.checkAddresses, c.checkPolicies,
 		c.checkPodSecurity, c.checkQuotas,
 	} {
@@ -104,10 +104,14 @@ func minor(version, major string) (n int, ok bool) {
 	return n, is && err == nil
 }
 
-// checkPermissions names what could not be read.
-func (c *checker) checkPermissions() {
+// checkUnread names what could not be read.
+func (c *checker) checkUnread() {
 	for _, p := range slices.Sorted(maps.Keys(c.Unread)) {
-		c.add("permissions", Unknown, c.Unread[p], "you need to "+p)
+		hint := "run it again, or with a user who may " + p
+		if c.Unread[p].Denied {
+			hint = "you need to " + p
+		}
+		c.add("not read", Unknown, c.Unread[p].Why, hint)
 	}
 }
 
@@ -158,7 +162,7 @@ func (c *checker) checkNodes() {
 			foreign = append(foreign, c.Nodes[i].Name)
 		}
 		kernel, _, _ := strings.Cut(info.KernelVersion, "-")
-		what = append(what, strings.Join([]string{info.KubeletVersion, info.Architecture, "Linux " + kernel, info.OSImage, info.ContainerRuntimeVersion}, " "))
+		what = append(what, strings.Join(strings.Fields(strings.Join([]string{info.KubeletVersion, info.Architecture, "Linux", kernel, info.OSImage, info.ContainerRuntimeVersion}, " ")), " "))
 	}
 	if len(what) == 0 {
 		c.add("nodes", Fail, "no Linux node", "node-cache runs on Linux nodes only")

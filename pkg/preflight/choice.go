@@ -47,6 +47,9 @@ func (c chooser) choose() Choice {
 			"base with the kubelets' clusterDNS also works, and loses no query when an agent is killed")
 	case !c.platform.fixed:
 		why := "the kubelets' clusterDNS names the agents' address"
+		if !c.reads(ListNodes) {
+			why = "nothing is known of the nodes, and where the kubelets' clusterDNS can be set this is right"
+		}
 		if p.usesProxy() && p.proxy != "ipvs" {
 			why += "; " + transparent + " also works, without a change of the kubelets"
 		}

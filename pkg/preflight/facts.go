@@ -52,7 +52,13 @@ type Facts struct {
 
 	Policies *dnspolicy.Input // pods, namespaces and policies of all namespaces; nil: not read
 
-	Unread map[string]string // why something could not be read, by its permission
+	Unread map[string]Unread // by the permission
+}
+
+// Unread is why something could not be read.
+type Unread struct {
+	Why    string
+	Denied bool // the permission is missing
 }
 
 // A Kubelet is a part of a kubelet's configuration.

@@ -25,7 +25,7 @@ const corefile = ".:53 {\n  kubernetes cluster.local in-addr.arpa ip6.arpa {\n  
 // kubeadm is a cluster of two nodes as kubeadm makes it, with kube-proxy in mode nftables.
 func kubeadm() *preflight.Facts {
 	f := &preflight.Facts{
-		Namespace: "kube-system", Version: "v1.37.2", Unread: map[string]string{}, ServiceCount: 2,
+		Namespace: "kube-system", Version: "v1.37.2", Unread: map[string]preflight.Unread{}, ServiceCount: 2,
 		Nodes: []corev1.Node{node("node1"), node("node2")},
 		Kubelets: map[string]preflight.Kubelet{
 			"node1": {ClusterDNS: []string{"10.96.0.10"}, ClusterDomain: "cluster.local"},
@@ -373,14 +373,14 @@ func TestChecks(t *testing.T) {
 			}}}}}
 		}}, []string{"fail quotas: LimitRange l allows 128Mi memory, and the agents' limit is 144Mi", "warn quotas: LimitRange l gives the agents a CPU limit"}},
 		{"permissions", []change{func(f *preflight.Facts) {
-			*f = preflight.Facts{Namespace: "kube-system", Version: "v1.37.2", Unread: map[string]string{}}
+			*f = preflight.Facts{Namespace: "kube-system", Version: "v1.37.2", Unread: map[string]preflight.Unread{}}
 			for _, p := range []string{
 				preflight.ListNodes, preflight.ListDaemonSets, preflight.ListSystemPods, preflight.ListConfigMaps, preflight.ListServices,
 				preflight.ListSlices, preflight.CountServices, preflight.GetNamespace, preflight.ListQuotas, preflight.GetKubeletConfig,
 			} {
-				f.Unread[p] = "forbidden"
+				f.Unread[p] = preflight.Unread{Why: "forbidden", Denied: true}
 			}
-		}}, append(slices.Repeat([]string{"unknown permissions: forbidden"}, 10),
+		}}, append(slices.Repeat([]string{"unknown not read: forbidden"}, 10),
 			"unknown data plane: nothing that forwards packets to Services was recognised", "unknown cluster domain: cluster.local is assumed")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
