@@ -42,7 +42,7 @@ func objects() map[string]string {
 		system + "/resourcequotas": of("ResourceQuotaList", "v1", `{"metadata": {"name": "q"}, "status": {"hard": {"pods": "3"}}}`),
 		system + "/limitranges":    of("LimitRangeList", "v1", `{"metadata": {"name": "l"}, "spec": {"limits": [{"type": "Container", "default": {"cpu": "1"}}]}}`),
 		system + "/pods":           of("PodList", "v1", `{"status": {"phase": "Running", "podIPs": [{"ip": "fd00:1::1"}]}}`),
-		system + "/configmaps": of("ConfigMapList", "v1", `{"metadata": {"namespace": "kube-system", "name": "coredns"}, "data": {"Corefile": ". {\n kubernetes corp.k8s\n}\n"}}`,
+		system + "/configmaps": of("ConfigMapList", "v1", `{"metadata": {"namespace": "kube-system", "name": "coredns"}, "data": {"Corefile": ". {\n kubernetes corp.k8s in-addr.arpa ip6.arpa\n}\n"}}`,
 			`{"metadata": {"namespace": "kube-system", "name": "kube-proxy"}, "data": {"config.conf": "kind: KubeProxyConfiguration\n"}}`),
 		system + "/services": of("ServiceList", "v1", `{"metadata": {"namespace": "kube-system", "name": "coredns"}, "spec": {"clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10"]}}`),
 		"/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices": of("EndpointSliceList", "discovery.k8s.io/v1",

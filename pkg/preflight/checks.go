@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/convert"
 )
 
 const (
@@ -35,7 +36,7 @@ type checker struct {
 	platform platform
 	plane    dataPlane
 	service  *corev1.Service // the fallback; nil: not known
-	theirs   *config.Config  // of the cluster's DNS; nil: not known
+	theirs   *convert.Result // the configuration of the cluster's DNS; nil: not known
 	domain   string          // the cluster domain, absolute
 	unserved []string        // zones of the cluster's DNS that the agents would send to their default route
 	families families
@@ -333,8 +334,8 @@ func (c *checker) checkDomain() {
 	theirs, err := c.readCorefile()
 	_, domains := c.kubeletDNS()
 	c.theirs = theirs
-	if theirs != nil && theirs.Cluster.Resolver != config.ResolverNone {
-		domains = unique(append(domains, theirs.ClusterDomain))
+	if theirs != nil && theirs.Config.Cluster.Resolver != config.ResolverNone {
+		domains = unique(append(domains, theirs.Config.ClusterDomain))
 	}
 	switch {
 	case err != nil:
@@ -353,19 +354,49 @@ func (c *checker) checkDomain() {
 	}
 }
 
-// checkZones finds what the cluster's DNS serves and the agents' default configuration would not.
+// checkZones finds what the cluster's DNS answers and the agents with their default configuration would not.
 func (c *checker) checkZones() {
 	if c.theirs == nil {
 		return
 	}
+	const all = "`node-cache convert --from-cluster` prints a configuration, and says what it leaves out"
 	ours := config.Default(config.Agent)
 	ours.ClusterDomain, ours.Cluster.Resolver = c.domain, config.ResolverLocal
-	c.unserved = unique(ours.UnservedZones(c.theirs))
-	if len(c.unserved) == 0 {
-		c.add("zones", OK, "the cluster's DNS serves no other zones", "")
-		return
+	c.unserved = unique(ours.UnservedZones(&c.theirs.Config))
+	files := c.theirs.Config.Hosts.Files
+	var lost []string
+	for _, n := range c.theirs.Notes {
+		if !n.Kept {
+			lost = append(lost, n.What)
+		}
 	}
-	c.add("zones", Warn, "names that the cluster's DNS serves would go to the nodes' name servers: "+some(c.unserved), "list them in cluster.zones, or give them a route: `node-cache convert --from-cluster`")
+	if len(c.unserved) > 0 {
+		c.add("zones", Warn, "names that the cluster's DNS serves would go to the nodes' name servers: "+some(c.unserved), "list them in cluster.zones; "+all)
+	}
+	if len(files) > 0 {
+		c.add("zones", Warn, "names that the cluster's DNS has in files would go to the nodes' name servers: "+some(files), "mount the files as in docs/migrating.md; "+all)
+	}
+	if len(lost) > 0 {
+		c.add("zones", Warn, "the agents have no counterpart for lines of the Corefile: "+some(unique(lost)), "where they make answers, list the zones in cluster.zones; "+all)
+	}
+	if to := c.otherServers(); len(to) > 0 {
+		c.add("upstreams", Warn, "the cluster's DNS asks "+some(to)+" for other names, and the agents ask the nodes' name servers", "set forward in the agents' configuration; "+all)
+	}
+	if len(c.unserved)+len(files)+len(lost) == 0 {
+		c.add("zones", OK, "the cluster's DNS serves no other zones", "")
+	}
+}
+
+// otherServers returns the servers that the cluster's DNS asks by default, but those of the nodes.
+func (c *checker) otherServers() (list []string) {
+	for _, r := range c.theirs.Config.Forward {
+		for _, to := range r.To {
+			if r.Zone == "." && to.Kind != config.ResolvConf && to.Kind != config.None {
+				list = append(list, to.String())
+			}
+		}
+	}
+	return list
 }
 
 func (c *checker) checkInstalled() {

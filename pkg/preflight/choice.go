@@ -161,12 +161,15 @@ func (c chooser) settings() (list []string) {
 	if c.domain != "cluster.local." {
 		list = append(list, "config.agent.clusterDomain="+strings.TrimSuffix(c.domain, "."))
 	}
-	if len(c.unserved) > 0 {
+	if n := len(c.unserved); n > 0 && n <= mostZones {
 		list = append(list, "config.agent.cluster.zones={"+strings.Join(c.unserved, ",")+"}")
 	}
 	// A name that a shell or Helm would take for something else stays out of the commands. A finding names it.
 	return slices.DeleteFunc(list, func(s string) bool { return strings.Trim(s, settingCharacters) != "" })
 }
+
+// mostZones bounds the zones in a command. More of them are names, or belong into a file.
+const mostZones = 20
 
 const settingCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:={,}"
 

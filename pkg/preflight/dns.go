@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/convert"
 )
 
@@ -99,7 +98,7 @@ func unique(list []string) []string {
 }
 
 // readCorefile converts the configuration of the cluster's DNS. Without one both results are nil.
-func (f *Facts) readCorefile() (*config.Config, error) {
+func (f *Facts) readCorefile() (*convert.Result, error) {
 	for _, names := range [][]string{
 		{"openshift-dns/dns-default"},
 		{"kube-system/coredns", "kube-system/coredns-custom"},
@@ -116,11 +115,7 @@ func (f *Facts) readCorefile() (*config.Config, error) {
 		if f.ConfigMaps[names[0]] == nil {
 			continue
 		}
-		result, err := convert.Files(inputs, convert.Options{Replace: true})
-		if err != nil {
-			return nil, err
-		}
-		return &result.Config, nil
+		return convert.Files(inputs, convert.Options{Replace: true, Complete: true})
 	}
 	return nil, nil //nolint:nilnil // there is none, and that is no error
 }

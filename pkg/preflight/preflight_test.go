@@ -194,6 +194,11 @@ func TestChoice(t *testing.T) {
 		{"stub domains", []change{func(f *preflight.Facts) {
 			f.ConfigMaps["kube-system/coredns"]["Corefile"] = corefile + "corp.example:53 {\n  forward . 192.0.2.1\n}\nbar.example:53 {\n  forward . 192.0.2.2\n}\n"
 		}}, "base", false, "helm install node-cache daemonset/chart -n kube-system --set 'config.agent.cluster.zones={bar.example.,corp.example.}'", "kubeadm.md"},
+		{"more names than fit into a command", []change{func(f *preflight.Facts) {
+			for i := range 30 {
+				f.ConfigMaps["kube-system/coredns"]["Corefile"] += fmt.Sprintf("%d.example {\n forward . 192.0.2.1\n}\n", i)
+			}
+		}}, "base", false, base, "kubeadm.md"},
 		{"stub domains of coredns-custom", []change{func(f *preflight.Facts) {
 			f.ConfigMaps["kube-system/coredns"]["Corefile"] += "import custom/*.server\n"
 			f.ConfigMaps["kube-system/coredns-custom"] = map[string]string{"corp.server": "corp.example:53 {\n  forward . 192.0.2.1\n}\n"}
@@ -336,6 +341,16 @@ func TestChecks(t *testing.T) {
 		{"a zone", []change{func(f *preflight.Facts) {
 			f.ConfigMaps["kube-system/coredns"]["Corefile"] += "corp.example {\n forward . 192.0.2.1\n}\n"
 		}}, []string{"warn zones: names that the cluster's DNS serves would go to the nodes' name servers: corp.example."}},
+		{"the file of k3s", []change{func(f *preflight.Facts) {
+			f.ConfigMaps["kube-system/coredns"]["Corefile"] = strings.Replace(corefile, "forward", "hosts /etc/coredns/NodeHosts {\n ttl 60\n fallthrough\n }\n import /etc/coredns/custom/*.override\n forward", 1) + "import /etc/coredns/custom/*.server\n"
+			f.ConfigMaps["kube-system/coredns"]["NodeHosts"] = "192.0.2.1 node1\n"
+		}}, []string{"warn zones: names that the cluster's DNS has in files would go to the nodes' name servers: /etc/coredns/NodeHosts"}},
+		{"a plugin without a counterpart", []change{func(f *preflight.Facts) {
+			f.ConfigMaps["kube-system/coredns"]["Corefile"] = strings.Replace(corefile, "forward", "rewrite name regex (.*)\\.a\\.example {1}.b.example\n forward", 1)
+		}}, []string{`warn zones: the agents have no counterpart for lines of the Corefile: rewrite name regex (.*)\.a\.example {1}.b.example`}},
+		{"other upstreams", []change{func(f *preflight.Facts) {
+			f.ConfigMaps["kube-system/coredns"]["Corefile"] = strings.Replace(corefile, "/etc/resolv.conf", "192.0.2.1 tls://192.0.2.2", 1)
+		}}, []string{"warn upstreams: the cluster's DNS asks 192.0.2.1, tls://192.0.2.2 for other names, and the agents ask the nodes' name servers"}},
 		{"it is installed", []change{add(daemonSet("node-cache", "node-cache", "n"))}, []string{"warn installed: DaemonSet kube-system/node-cache"}},
 		{"NodeLocal DNSCache", []change{add(nodeLocal)}, []string{"fail node-local DNS: NodeLocal DNSCache, DaemonSet kube-system/node-local-dns, on 2 nodes at 169.254.20.10, 10.96.0.10"}},
 		{"LocalDNS of AKS", []change{label(aks, "c"), label("kubernetes.azure.com/localdns-state", "enabled")}, []string{"fail node-local DNS: LocalDNS of AKS, on 2 nodes"}},
