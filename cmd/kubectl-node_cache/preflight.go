@@ -5,11 +5,13 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
+	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -100,29 +102,46 @@ func (r *factReader) readNodes(ctx context.Context) {
 		return
 	}
 	r.Nodes = nodes.Items
-	linux := r.Linux()
-	why, denied := error(nil), false
-	for i := range min(askedKubelets, len(linux)) {
-		n := linux[i*len(linux)/min(askedKubelets, len(linux))]
-		text, err := r.cluster.client.CoreV1().RESTClient().Get().Resource("nodes").Name(n.Name).SubResource("proxy", "configz").DoRaw(ctx)
-		var page struct {
-			Config preflight.Kubelet `json:"kubeletconfig"`
-		}
+	linux := slices.DeleteFunc(r.Linux(), func(n *corev1.Node) bool { // the API server waits long for a kubelet that is away
+		return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
+		})
+	})
+	ctx, cancel := context.WithTimeout(ctx, r.cluster.timeout)
+	defer cancel()
+	asked := min(askedKubelets, len(linux))
+	for i := range asked {
+		name := linux[i*len(linux)/asked].Name
+		k, err := r.kubelet(ctx, name)
 		if err == nil {
-			err = cli.ReadJSON(text, &page)
-		}
-		if err != nil {
-			why = errors.Join(why, errors.New("the kubelet of "+n.Name+": "+cell(err.Error())))
-			if denied = isDenied(err); denied {
-				break
-			}
+			r.Kubelets[name] = k
 			continue
 		}
-		r.Kubelets[n.Name] = page.Config
+		r.Unread[preflight.GetKubeletConfig] = preflight.Unread{Why: "the kubelet of " + name + ": " + cell(err.Error()), Denied: isDenied(err)}
+		if isDenied(err) || ctx.Err() != nil {
+			break
+		}
 	}
-	if len(r.Kubelets) == 0 && why != nil {
-		r.Unread[preflight.GetKubeletConfig] = preflight.Unread{Why: why.Error(), Denied: denied}
+	if len(r.Kubelets) > 0 { // the report says how many were asked
+		delete(r.Unread, preflight.GetKubeletConfig)
 	}
+}
+
+// kubelet reads the configuration of a kubelet through the API server. The node may be compromised.
+func (r *factReader) kubelet(ctx context.Context, node string) (preflight.Kubelet, error) {
+	var page struct {
+		Config preflight.Kubelet `json:"kubeletconfig"`
+	}
+	body, err := r.cluster.client.CoreV1().RESTClient().Get().Resource("nodes").Name(node).SubResource("proxy", "configz").Stream(ctx)
+	if err != nil {
+		return page.Config, err
+	}
+	defer func() { _ = body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(body, maxReply))
+	if err == nil {
+		err = cli.ReadJSON(text, &page)
+	}
+	return page.Config, err
 }
 
 // readSystem reads kube-system and the DaemonSets.
@@ -143,8 +162,8 @@ func (r *factReader) readSystem(ctx context.Context) {
 	if services, err := api.CoreV1().Services(system).List(ctx, metav1.ListOptions{}); !r.missing(preflight.ListServices, err) {
 		r.Services = services.Items
 	}
-	if slices, err := api.DiscoveryV1().EndpointSlices(system).List(ctx, metav1.ListOptions{}); !r.missing(preflight.ListSlices, err) {
-		r.Slices = slices.Items
+	if list, err := api.DiscoveryV1().EndpointSlices(system).List(ctx, metav1.ListOptions{}); !r.missing(preflight.ListSlices, err) {
+		r.Slices = list.Items
 	}
 	if one, err := api.CoreV1().Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{Limit: 1}); !r.missing(preflight.CountServices, err) {
 		r.ServiceCount = int64(len(one.Items))
@@ -169,8 +188,8 @@ func (r *factReader) readOpenShift(ctx context.Context) {
 	if m, err := api.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{}); !r.missing(preflight.ListOpenShift, err) {
 		r.ConfigMaps[namespace+"/"+name] = m.Data
 	}
-	if slices, err := api.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{}); !r.missing(preflight.ListOpenShift, err) {
-		r.Slices = append(r.Slices, slices.Items...)
+	if list, err := api.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{}); !r.missing(preflight.ListOpenShift, err) {
+		r.Slices = append(r.Slices, list.Items...)
 	}
 }
 

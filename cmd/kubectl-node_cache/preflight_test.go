@@ -158,6 +158,15 @@ func TestPreflightDenied(t *testing.T) {
 			t.Errorf("%d permissions: %+v", n, got)
 		}
 	})
+	t.Run("a node that is not ready is not asked", func(t *testing.T) {
+		t.Parallel()
+		list := objects()
+		list["/api/v1/nodes"] = strings.ReplaceAll(list["/api/v1/nodes"], `"status": {`, `"status": {"conditions": [{"type": "Ready", "status": "Unknown"}], `)
+		got := command("preflight", serveObjects(t, list, func(p string) bool { return strings.HasSuffix(p, "/configz") }))
+		if n := count(got.Stdout); n != 0 {
+			t.Errorf("%d permissions: %+v", n, got)
+		}
+	})
 	t.Run("no API server", func(t *testing.T) {
 		t.Parallel()
 		got := command("preflight", serveObjects(t, nil, func(string) bool { return false }))
@@ -168,7 +177,8 @@ func TestPreflightDenied(t *testing.T) {
 	t.Run("a kubelet that sends nonsense", func(t *testing.T) {
 		t.Parallel()
 		list := objects()
-		list["/api/v1/nodes/node1/proxy/configz"], list["/api/v1/nodes/node2/proxy/configz"] = "\x1b[2J", strings.Repeat("[", 1<<20)
+		list["/api/v1/nodes/node1/proxy/configz"] = "\x1b[2J"
+		list["/api/v1/nodes/node2/proxy/configz"] = `{"kubeletconfig": {"clusterDNS": ["10.96.0.10"]}, "x": "` + strings.Repeat("x", maxReply) + `"}`
 		got := command("preflight", serveObjects(t, list, func(string) bool { return false }))
 		if n := count(got.Stdout); n != 1 || strings.Contains(got.Stdout, "\x1b") {
 			t.Errorf("%d permissions: %+v", n, got)

@@ -287,7 +287,7 @@ func (c *checker) checkService() {
 // checkKubelets says what pods ask now.
 func (c *checker) checkKubelets() {
 	addrs, _ := c.kubeletDNS()
-	what := fmt.Sprintf("clusterDNS: %s (%d asked)", strings.Join(addrs, ", "), len(c.Kubelets))
+	what := fmt.Sprintf("clusterDNS: %s (%d asked)", some(addrs), len(c.Kubelets))
 	isService := func(a string) bool { return c.service != nil && slices.Contains(c.service.Spec.ClusterIPs, a) }
 	switch {
 	case len(c.Kubelets) == 0:

@@ -112,7 +112,7 @@ func (f *Facts) proxyCommands() (list [][]string) {
 		}
 	}
 	for i := range f.SystemPods { // static pods, as of GKE and RKE2
-		if p := &f.SystemPods[i]; p.Labels["component"] == "kube-proxy" || p.Labels["k8s-app"] == "kube-proxy" {
+		if p := &f.SystemPods[i]; p.Labels["component"] == "kube-proxy" || p.Labels["k8s-app"] == "kube-proxy" || strings.HasPrefix(p.Name, "kube-proxy-") {
 			list = append(list, arguments(&p.Spec))
 		}
 	}

@@ -4,40 +4,49 @@ package preflight
 
 import (
 	"encoding/json"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/nodecache/node-cache/pkg/convert"
 )
 
-// dnsService returns the Service of the cluster's DNS, the fallback; nil: none is known.
+// dnsService returns the Service of the cluster's DNS, the fallback; nil: none is known. Kubelets may name one, and a kubelet may lie: a
+// Service that is known as the DNS's wins, and any other needs port 53.
 func (f *Facts) dnsService() *corev1.Service {
-	named := func(addr string) func(corev1.Service) bool {
-		return func(s corev1.Service) bool { return slices.Contains(s.Spec.ClusterIPs, addr) }
+	addrs, _ := f.kubeletDNS()
+	isNamed := func(s *corev1.Service) bool {
+		return slices.ContainsFunc(s.Spec.ClusterIPs, func(a string) bool { return slices.Contains(addrs, a) })
 	}
-	for _, name := range slices.Sorted(maps.Keys(f.Kubelets)) {
-		for _, addr := range f.Kubelets[name].ClusterDNS {
-			if i := slices.IndexFunc(f.Services, named(addr)); i >= 0 {
-				return &f.Services[i]
-			}
-		}
-	}
+	var known *corev1.Service
 	for _, name := range [][2]string{
 		{"openshift-dns", "dns-default"},
 		{"kube-system", "kube-dns"},
 		{"kube-system", "coredns"},
 		{"kube-system", "rke2-coredns-rke2-coredns"},
 	} {
-		if s := f.service(name[0], name[1]); s != nil && s.Spec.ClusterIP != corev1.ClusterIPNone {
+		s := f.service(name[0], name[1])
+		if s == nil || s.Spec.ClusterIP == corev1.ClusterIPNone {
+			continue
+		}
+		if isNamed(s) {
+			return s
+		}
+		if known == nil {
+			known = s
+		}
+	}
+	for i := range f.Services {
+		s := &f.Services[i]
+		if isNamed(s) && slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return p.Port == 53 }) {
 			return s
 		}
 	}
-	return nil
+	return known
 }
 
 // readyEndpoints returns how many ready endpoints a Service has, over IPv4 and over IPv6.
@@ -81,12 +90,18 @@ func isFour(addr string) bool {
 	return err == nil && a.Is4()
 }
 
-// kubeletDNS returns the addresses that kubelets name, and their cluster domains, each once.
+// kubeletDNS returns the addresses that kubelets name, and their cluster domains, each once. What is no address or no name is left out.
 func (f *Facts) kubeletDNS() (addrs, domains []string) {
 	for _, k := range f.Kubelets {
-		addrs = append(addrs, k.ClusterDNS...)
-		if k.ClusterDomain != "" {
-			domains = append(domains, strings.TrimSuffix(k.ClusterDomain, ".")+".")
+		for _, a := range k.ClusterDNS {
+			if addr, err := netip.ParseAddr(a); err == nil {
+				addrs = append(addrs, addr.String())
+			}
+		}
+		if name := strings.ToLower(dns.Fqdn(k.ClusterDomain)); name != "." && strings.Trim(name, settingCharacters) == "" {
+			if _, ok := dns.IsDomainName(name); ok {
+				domains = append(domains, name)
+			}
 		}
 	}
 	return unique(addrs), unique(domains)

@@ -329,6 +329,16 @@ func TestChecks(t *testing.T) {
 			f.Slices = []discoveryv1.EndpointSlice{slice("kube-system", "kube-dns", discoveryv1.AddressTypeIPv4, 1), slice("kube-system", "other", discoveryv1.AddressTypeIPv4, 5)}
 		}}, []string{"warn fallback: the DNS Service has one ready endpoint"}},
 		{"the fallback has one family", []change{dualStack, func(f *preflight.Facts) { f.Slices = f.Slices[:1] }}, []string{"warn fallback: no ready endpoint with an IPv6 address: no fallback over IPv6"}},
+		{"a kubelet that lies", []change{func(f *preflight.Facts) {
+			f.Services = append(f.Services, service("kube-system", "a", "10.96.0.66"), service("kube-system", "b", "10.96.0.67"))
+			f.Services[2].Spec.Ports = []corev1.ServicePort{{Port: 53}}
+			f.Kubelets["node1"] = preflight.Kubelet{ClusterDNS: []string{"10.96.0.66", "10.96.0.67", "x\x1b[2J"}, ClusterDomain: "a'b"}
+		}}, nil},
+		{"kubelets that name another Service", []change{func(f *preflight.Facts) {
+			f.Services = append(f.Services, service("kube-system", "a", "10.96.0.66"), service("kube-system", "dns", "10.96.0.67"))
+			f.Services[2].Spec.Ports = []corev1.ServicePort{{Port: 53}}
+			f.Kubelets = map[string]preflight.Kubelet{"node1": {ClusterDNS: []string{"10.96.0.66", "10.96.0.67"}}}
+		}}, []string{"fail fallback: the DNS Service has no ready endpoint"}},
 		{"kubelets without clusterDNS", []change{func(f *preflight.Facts) { f.Kubelets = map[string]preflight.Kubelet{"node1": {}} }}, []string{"warn kubelets: no clusterDNS"}},
 		{"kubelets name another server", []change{func(f *preflight.Facts) {
 			f.Kubelets = map[string]preflight.Kubelet{"node1": {ClusterDNS: []string{"192.0.2.1"}}}
