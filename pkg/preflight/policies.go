@@ -26,6 +26,14 @@ func (c *checker) checkPolicies() {
 		c.add(check, Unknown, "the DNS Service that pods ask now is not known", policyPage)
 		return
 	}
+	addrs := c.addresses()
+	switch (chooser{c}).choose().Variant {
+	case transparent: // pods keep their settings
+		addrs = c.service.Spec.ClusterIPs
+	case ciliumLRP: // policies see the agent's pod
+		c.add(check, Unknown, "they are not looked at with "+ciliumLRP, "pods with an egress policy need port 53 of the agents: docs/platforms/cilium.md")
+		return
+	}
 	in := *c.Policies
 	in.Engine = c.engine()
 	in.Others = slices.DeleteFunc(slices.Clone(in.Others), func(o unstructured.Unstructured) bool { // what another engine has left
@@ -37,9 +45,10 @@ func (c *checker) checkPolicies() {
 			in.DNS = append(in.DNS, s)
 		}
 	}
-	addrs := c.addresses()
 	for _, a := range addrs {
-		in.Agents = append(in.Agents, netip.MustParseAddr(a))
+		if addr, err := netip.ParseAddr(a); err == nil {
+			in.Agents = append(in.Agents, addr)
+		}
 	}
 	findings, err := dnspolicy.Check(in)
 	switch {

@@ -60,6 +60,8 @@ func TestPolicies(t *testing.T) {
 		{"Calico, with policies that Cilium has left", []change{sets(daemonSet("calico-node", "calico-node", "calico/node:v3.32.0")), own("cilium.io/v2", "CiliumClusterwideNetworkPolicy", "egress")}, lost},
 		{"Cilium", []change{sets(daemonSet("cilium", "cilium-agent", "cilium:v1.20.2"))}, none}, // its pods have no DNS now: no block matches a pod
 		{"Cilium, known by its policies", []change{own("cilium.io/v2", "CiliumClusterwideNetworkPolicy", "egress")}, none},
+		{"transparent mode, where pods ask the Service", []change{label(gke, "p")}, "ok they deny no pod DNS at 10.96.0.10"},
+		{"Cilium that redirects", []change{ciliumAlone("v1.20.2", "enable-local-redirect-policy=true")}, "unknown they are not looked at with overlays/cilium"},
 		{"no endpoints", []change{func(f *preflight.Facts) { f.Slices = nil }}, "unknown checking policies: the DNS Service has no endpoints, so no pod has DNS now"},
 		{"no Service", []change{func(f *preflight.Facts) { f.Services = nil }}, "unknown the DNS Service that pods ask now is not known"},
 		{"not read", []change{func(f *preflight.Facts) { f.Policies = nil }}, "unknown they are not looked at"},
