@@ -4,9 +4,12 @@ package install
 
 import (
 	"os"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/kubenode"
 	"github.com/nodecache/node-cache/internal/proctest"
 )
@@ -34,6 +37,12 @@ func TestOverlays(t *testing.T) {
 		{"helm leaves nothing", func(t *testing.T) {
 			t.Helper()
 			b.runCleanup(t, "daemonset/uninstall")
+			b.awaitClean(t, before)
+			b.expectNoFiles(t)
+		}},
+		{"the test of a platform", func(t *testing.T) {
+			t.Helper()
+			b.testPlatform(t)
 			b.awaitClean(t, before)
 			b.expectNoFiles(t)
 		}},
@@ -70,4 +79,22 @@ func (b *harness) testCentral(t *testing.T) {
 	proctest.Figure(t, "2 resolvers replaced in %s: %s", took, got)
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 	b.awaitAgentsReady(t)
+}
+
+// testPlatform runs the script that tests node-cache on any cluster, from the first command to the last.
+func (b *harness) testPlatform(t *testing.T) {
+	t.Helper()
+	_, out, _ := strings.Cut(b.runShell(t, "hack/platform-test.sh", "OUTSIDE=www.example.com"), "\n## ")
+	passed := regexp.MustCompile(`(?m)^\| ([^|]+) \| passed \| [0-9]+ s \| (.*) \|$`).FindAllStringSubmatch(out, -1)
+	var steps []string
+	for _, p := range passed {
+		steps = append(steps, p[1])
+		if p[2] != "" {
+			proctest.Figure(t, "%s: %s", p[1], p[2])
+		}
+	}
+	assert.Same(t, "steps that passed", []string{"install", "pods on two nodes", "queries", "doctor", "lookups", "an agent is killed", "upgrade", "uninstall"}, steps)
+	if !strings.Contains(out, "- 2 × ") || !strings.Contains(out, "- Kubernetes v") {
+		t.Errorf("no versions:\n%s", out)
+	}
 }
