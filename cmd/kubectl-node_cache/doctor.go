@@ -37,11 +37,11 @@ line.`,
 func (c *cluster) showOptIns(cmd *cobra.Command, name string) error {
 	n, err := c.oneNode(cmd.Context(), name)
 	if err != nil {
-		return nil //nolint:nilerr // show has told
+		return nil //nolint:nilerr // show has reported it
 	}
 	rows, err := statuses(c, cmd, []*node{n})
 	if err != nil {
-		return nil //nolint:nilerr // show has told
+		return nil //nolint:nilerr // show has reported it
 	}
 	namespaces, _ := c.optIns(cmd.Context(), addresses(rows), name) // status tells why not
 	return cli.PrintPlain(cmd.OutOrStdout(), []byte(optInTable(namespaces)))
