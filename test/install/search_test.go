@@ -106,6 +106,7 @@ func (b *harness) testSearchPath(t *testing.T) {
 			t.Errorf("%s: queries %v, want 2 with the walk", client, sent)
 		}
 	}
+	b.kubectl(t, "delete", "pod", "opted-in")
 	b.kubectl(t, "delete", "-k", "../../daemonset/components/opt-in")
 }
 
