@@ -43,9 +43,6 @@ func (c *cilium) publish(t *testing.T) {
 	assert.NoError(t, c.rig.apply(t, "/api/v1"+base+"configmaps/cilium-config", string(text)))
 }
 
-// scopeSetting is how /status names the cure where pods' queries are lost.
-const scopeSetting = "local-max-addr-scope"
-
 // expectLost: the agent reads from the API server that no query of a pod arrives, and is not ready.
 func (r *rig) expectLost(t *testing.T) {
 	t.Helper()
@@ -60,7 +57,7 @@ func (r *rig) expectNotLost(t *testing.T) {
 	proctest.Eventually(t, limit, "the agent is ready", func() bool {
 		return strings.HasPrefix(r.adminPage(t, "/readyz"), "ok")
 	}, func() string { return r.adminPage(t, "/readyz") })
-	if status := r.adminPage(t, "/status"); strings.Contains(status, scopeSetting) {
+	if status := r.adminPage(t, "/status"); strings.Contains(status, "queries of pods are lost") {
 		t.Errorf("the agent answers, but calls its queries lost: %s", status)
 	}
 }
