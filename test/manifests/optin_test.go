@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
@@ -63,6 +64,15 @@ func testOptIn(t *testing.T, c *kubetest.Cluster) {
 		return made
 	}
 	proctest.Eventually(t, time.Minute, "the policy is in force", func() bool { return create(t, "shop", nil).Spec.DNSPolicy == corev1.DNSNone })
+
+	// Its cost is bounded: the server ends an expression that takes too long, and then refuses the pod as without the policy.
+	long := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "pod-"}, Spec: corev1.PodSpec{
+		Containers: []corev1.Container{{Name: "main", Image: "image"}}, DNSConfig: &corev1.PodDNSConfig{Searches: numbered("d%d.example", 20_000)},
+	}}
+	_, err := c.Client().CoreV1().Pods("shop").Create(t.Context(), long, metav1.CreateOptions{})
+	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.dnsConfig.searches") {
+		t.Errorf("20,000 searches: %.200v, want the server's own refusal", err)
+	}
 
 	five := "5"
 	shop := &corev1.PodDNSConfig{
