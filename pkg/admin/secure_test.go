@@ -20,14 +20,14 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/admin"
-	"github.com/nodecache/node-cache/pkg/admin/secure"
+	"github.com/nodecache/node-cache/pkg/certificate"
 	"github.com/nodecache/node-cache/pkg/server/servertest"
 )
 
 // secured adds a second address whose clients may get all pages with the token "good".
 func secured(t *testing.T) func(*admin.Config) {
 	t.Helper()
-	c, err := secure.SelfSigned("node", time.Now())
+	c, err := certificate.SelfSigned("node", time.Now())
 	assert.NoError(t, err)
 	return func(cfg *admin.Config) {
 		echoing(cfg)
@@ -183,9 +183,9 @@ func TestSecureHandOver(t *testing.T) {
 // TestRotation replaces the certificate while a connection is open.
 func TestRotation(t *testing.T) {
 	t.Parallel()
-	var current atomic.Pointer[secure.Certificate]
+	var current atomic.Pointer[certificate.Certificate]
 	next := func(name string) {
-		c, err := secure.SelfSigned(name, time.Now())
+		c, err := certificate.SelfSigned(name, time.Now())
 		assert.NoError(t, err)
 		current.Store(c)
 	}

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/nodecache/node-cache/pkg/admin/secure"
+	"github.com/nodecache/node-cache/pkg/certificate"
 	"github.com/nodecache/node-cache/pkg/cluster"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/filewatch"
@@ -31,7 +31,7 @@ func CheckFiles(c *config.Config, found *config.Findings) {
 		found.Refuse(key, file, err, "cluster.context")
 	}
 	if c.Admin.Cert != "" {
-		if _, err := secure.ReadPair(c.Admin.Cert, c.Admin.Key); err != nil {
+		if _, err := certificate.ReadPair(c.Admin.Cert, c.Admin.Key); err != nil {
 			found.Refuse("admin.tls.cert", c.Admin.Cert, err, "admin.tls.key")
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/admin/secure"
+	"github.com/nodecache/node-cache/pkg/certificate"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/watch"
@@ -19,7 +20,7 @@ import (
 // secureAdmin is what the admin server needs for admin.tls. nil: it is not configured.
 type secureAdmin struct {
 	addr        netip.AddrPort
-	certificate *secure.Certificate
+	certificate *certificate.Certificate
 	reviews     *secure.Reviews
 }
 
@@ -30,9 +31,9 @@ func newSecureAdmin(cfg *config.Config, userAgent string, log *slog.Logger) (s *
 	}
 	s = &secureAdmin{addr: cfg.Admin.TLSAddress}
 	if cfg.Admin.Cert == "" {
-		s.certificate, err = secure.SelfSigned(nodeName(), time.Now())
+		s.certificate, err = certificate.SelfSigned(nodeName(), time.Now())
 	} else {
-		s.certificate, err = secure.Load(cfg.Admin.Cert, cfg.Admin.Key, log)
+		s.certificate, err = certificate.Load(cfg.Admin.Cert, cfg.Admin.Key, log)
 	}
 	if err != nil {
 		return nil, &hint.Error{Err: fmt.Errorf("admin.tls: %w", err), Hint: "set files that this user can read, or none for a self-signed certificate"}

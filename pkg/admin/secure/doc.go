@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package secure has what the admin server needs for clients of the network: a certificate that follows its files, and the verdicts of
-// the API server about tokens.
+// Package secure has the verdicts of the API server about the tokens of the admin server's clients.
 package secure

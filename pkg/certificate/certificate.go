@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package secure
+package certificate
 
 import (
 	"bytes"
@@ -98,7 +98,7 @@ func (c *Certificate) Run(ctx context.Context) {
 	if c.cert == "" {
 		return
 	}
-	guard := panics.Guard{Where: "admin", Log: c.log}
+	guard := panics.Guard{Where: "certificate", Log: c.log}
 	filewatch.Watch(ctx, filewatch.Config{
 		Paths: []string{c.cert, c.key}, Check: func(bool) time.Duration { c.reload(); return 0 }, Log: c.log,
 		OnPanic: func(panicked any) { _ = guard.Recovered(ctx, panicked) },
@@ -116,10 +116,10 @@ func (c *Certificate) reload() {
 	switch {
 	case err != nil:
 		if changed {
-			c.log.Warn("admin certificate unreadable, the previous one stays", "err", err)
+			c.log.Warn("certificate unreadable, the previous one stays", "err", err)
 		}
 	case !bytes.Equal(pair.Leaf.Raw, c.current.Load().Leaf.Raw):
 		c.current.Store(pair)
-		c.log.Info("admin certificate read", "file", c.cert, "not_after", pair.Leaf.NotAfter)
+		c.log.Info("certificate read", "file", c.cert, "not_after", pair.Leaf.NotAfter)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package secure_test
+package certificate_test
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/internal/assert"
-	"github.com/nodecache/node-cache/pkg/admin/secure"
+	"github.com/nodecache/node-cache/pkg/certificate"
 )
 
 // pair writes a certificate of a name and its key.
@@ -56,7 +56,7 @@ func TestReload(t *testing.T) {
 	cert, key := filepath.Join(t.TempDir(), "tls.crt"), filepath.Join(t.TempDir(), "tls.key")
 	pair(t, cert, key, "first")
 	lines := make(logger, 100)
-	c, err := secure.Load(cert, key, slog.New(slog.NewTextHandler(lines, nil)))
+	c, err := certificate.Load(cert, key, slog.New(slog.NewTextHandler(lines, nil)))
 	assert.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -77,16 +77,16 @@ func TestReload(t *testing.T) {
 	}
 	assert.Equal(t, "at the start", "first", name())
 	pair(t, cert, key, "second")
-	await("admin certificate read")
+	await("certificate read")
 	assert.Equal(t, "after a change", "second", name())
 	replace(t, key, []byte("no key"))
-	await("admin certificate unreadable, the previous one stays")
+	await("certificate unreadable, the previous one stays")
 	assert.Equal(t, "with a broken file", "second", name())
 	assert.NoError(t, os.Remove(cert))
 	await("no such file")
 	assert.Equal(t, "without a file", "second", name())
 	pair(t, cert, key, "third")
-	await("admin certificate read")
+	await("certificate read")
 	assert.Equal(t, "with both files again", "third", name())
 }
 
@@ -102,7 +102,7 @@ func TestLoadErrors(t *testing.T) {
 		{"another key", cert, other + ".key", "private key does not match public key"},
 		{"exchanged", key, cert, "failed to find certificate PEM data"},
 	} {
-		if _, err := secure.Load(tt.cert, tt.key, nil); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, err := certificate.Load(tt.cert, tt.key, nil); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want %s", tt.name, err, tt.want)
 		}
 	}
@@ -112,7 +112,7 @@ func TestLoadErrors(t *testing.T) {
 func TestSelfSigned(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	c, err := secure.SelfSigned("worker-3", now)
+	c, err := certificate.SelfSigned("worker-3", now)
 	assert.NoError(t, err)
 	got, err := c.TLS().GetCertificate(new(tls.ClientHelloInfo))
 	assert.NoError(t, err)
