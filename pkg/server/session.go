@@ -4,6 +4,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -35,6 +36,12 @@ const (
 	// query. A client that has just connected is about to send one.
 	firstQueryWait = 100 * time.Millisecond
 
+	// arrivedWait is how long a read waits that is for what has arrived.
+	arrivedWait = time.Millisecond
+
+	// tlsMemory is what TLS adds to a session at most, in bytes: the largest record, and its own state.
+	tlsMemory = 22 << 10
+
 	// maxDrainReads bounds the reads of a session that is to end, so that a client that sends
 	// without a pause cannot keep it open.
 	maxDrainReads = 16
@@ -49,6 +56,7 @@ const (
 	endIdle                          // no query for IdleTimeout
 	endFrameTimeout                  // a frame was not complete within FrameTimeout
 	endShortFrame                    // a frame cannot hold a query
+	endHandshake                     // the handshake of TLS failed, or took longer than FrameTimeout
 	endDrain                         // the server stops and has read all pending queries
 	endError                         // the connection failed
 	endShed                          // shed to make room for a new session
@@ -57,11 +65,14 @@ const (
 // A session is one client's TCP connection. Read it in the order run, read, answer, finish. Only
 // the goroutine of run uses fields that are not atomic, except out, which has its own lock.
 type session struct {
-	server *TCP
-	conn   net.Conn
-	peer   wire.Peer
-	in     wire.FrameReader
-	out    outbox
+	server  *TCP
+	conn    net.Conn  // what queries are read from
+	secured *tls.Conn // conn, if that is TLS
+	peer    wire.Peer
+	in      wire.FrameReader
+	out     outbox
+
+	handshaking atomic.Bool // the handshake of TLS is not done
 
 	opened   time.Time
 	gotQuery bool // a whole frame was received
@@ -83,7 +94,13 @@ type session struct {
 func newSession(t *TCP, conn net.Conn) *session {
 	s := &session{server: t, conn: conn, opened: time.Now()}
 	s.peer = wire.Peer{Addr: addrPort(conn.RemoteAddr()), Stream: true}
-	s.out.init(t, conn)
+	steady := steadyConn{conn, t.cfg.WriteTimeout}
+	if t.cfg.TLS != nil {
+		s.secured = tls.Server(steady, t.cfg.TLS)
+		s.conn = s.secured
+		s.handshaking.Store(true)
+	}
+	s.out.init(t, steady, s.secured)
 	return s
 }
 
@@ -99,13 +116,33 @@ func (s *session) run(ctx context.Context) {
 		}
 	}()
 	s.in = wire.NewFrameReader(frameBuffer) // only here: a refused connection costs no buffer
-	end := s.read()
+	end := endNone
+	if s.secured != nil {
+		end = s.shakeHands()
+	}
+	if end == endNone {
+		end = s.read()
+	}
 	for end == endNone {
 		if end = s.answer(); end == endNone {
 			end = s.read()
 		}
 	}
 	s.finish(end)
+}
+
+// shakeHands does the handshake of TLS. stop does not interrupt it: a client that has done its part may have sent a query.
+func (s *session) shakeHands() endReason {
+	s.out.usage.add(tlsMemory)
+	s.server.shedMemory()
+	ticket := s.beginWait(time.Now())
+	_ = s.conn.SetReadDeadline(s.waitingSince.Add(s.server.cfg.FrameTimeout))
+	err := s.secured.Handshake() //nolint:noctx // the deadline ends it
+	s.handshaking.Store(false)
+	if err != nil {
+		return s.endWait(ticket, endHandshake)
+	}
+	return s.endWait(ticket, endNone)
 }
 
 // read waits for bytes and does one read. It postpones the read deadline only after it expired too
@@ -185,7 +222,12 @@ func (s *session) mustEnd() bool {
 // queries, and without answers the client would have to retry. It does not wait.
 func (s *session) readBuffered() endReason {
 	conn, ok := s.conn.(syscall.Conn)
-	if s.drainReads++; !ok || s.drainReads > maxDrainReads {
+	switch s.drainReads++; {
+	case s.drainReads > maxDrainReads:
+		return endDrain
+	case s.secured != nil:
+		return s.readArrived()
+	case !ok:
 		return endDrain
 	}
 	raw, err := conn.SyscallConn()
@@ -210,6 +252,23 @@ func (s *session) readBuffered() endReason {
 	case failed == nil:
 		return endEOF
 	case errors.Is(failed, unix.EAGAIN):
+		return endDrain
+	default:
+		return endError
+	}
+}
+
+// readArrived is readBuffered over TLS. It waits for arrivedWait.
+func (s *session) readArrived() endReason {
+	_ = s.conn.SetReadDeadline(time.Now().Add(arrivedWait))
+	n, err := io.ReadFull(s.conn, s.readBuffer()) // one read of TLS is one record, maybe of one query
+	s.in.Advance(n)
+	switch {
+	case n > 0:
+		return endNone
+	case errors.Is(err, io.EOF):
+		return endEOF
+	case errors.Is(err, os.ErrDeadlineExceeded):
 		return endDrain
 	default:
 		return endError
@@ -366,12 +425,19 @@ func (s *session) finish(end endReason) {
 		s.server.count(&s.server.stats.IdleClosed, 1)
 	case endFrameTimeout:
 		s.server.count(&s.server.stats.SlowClosed, 1)
+	case endHandshake:
+		s.server.count(&s.server.stats.Handshakes, 1)
+		return
 	case endError, endShed:
 		return
 	default:
 	}
-	if s.out.awaitAnswers() && end != endEOF && end != endIdle {
+	switch {
+	case !s.out.awaitAnswers():
+	case end != endEOF && end != endIdle:
 		s.linger()
+	case s.secured != nil:
+		_ = s.secured.CloseWrite() // close_notify: the client knows that no answer was cut (RFC 8446 section 6.1)
 	}
 }
 
@@ -390,7 +456,9 @@ func (s *session) linger() {
 // connected is about to send. Any goroutine may call it.
 func (s *session) stop() {
 	s.draining.Store(true)
-	_ = s.conn.SetReadDeadline(time.Unix(1, 0))
+	if !s.handshaking.Load() { // else read sees draining
+		_ = s.conn.SetReadDeadline(time.Unix(1, 0))
+	}
 }
 
 // cut ends the session at once. Any goroutine may call it.

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"crypto/tls"
 	"errors"
 	"net"
 	"os"
@@ -37,7 +38,8 @@ const (
 // few enough bytes are queued.
 type outbox struct {
 	server *TCP
-	conn   net.Conn
+	conn   net.Conn // what answers are written to: TLS, or steady
+	socket net.Conn // the TCP connection below
 
 	mu           sync.Mutex // guards the fields down to counted; it is changed.L and drained.L
 	changed      sync.Cond  // a miss was answered, the writer stopped, or closed; only the session's goroutine waits
@@ -53,18 +55,24 @@ type outbox struct {
 	counted      int        // bytes of pending and spare that usage counts
 
 	usage         memoryUse
-	raw           syscall.RawConn    // socket of conn; nil: conn has none
-	writeOnceFunc func(uintptr) bool // writeOnce, made once; only the writer uses it and the two fields below
+	raw           syscall.RawConn    // of socket; nil: it has none
+	writeOnceFunc func(uintptr) bool // writeOnce, made once; nil: all writes go through conn. Only the writer uses it and the two fields below
 	writeBuf      []byte             // what writeOnce is to write
 	written       int                // number of bytes that writeOnce wrote
 }
 
-func (o *outbox) init(t *TCP, conn net.Conn) {
-	o.server, o.conn = t, conn
+// init takes the TCP connection, and TLS over it; nil: there is none.
+func (o *outbox) init(t *TCP, steady steadyConn, secured *tls.Conn) {
+	o.server, o.conn, o.socket = t, steady, steady.Conn
 	o.changed.L, o.drained.L = &o.mu, &o.mu
 	o.usage.total = &t.memory
-	if c, ok := conn.(syscall.Conn); ok {
+	if c, ok := o.socket.(syscall.Conn); ok {
 		o.raw, _ = c.SyscallConn() // of a TCP connection it has no error
+	}
+	switch {
+	case secured != nil:
+		o.conn = secured
+	case o.raw != nil:
 		o.writeOnceFunc = o.writeOnce
 	}
 }
@@ -250,7 +258,7 @@ func (o *outbox) write(b []byte) bool {
 
 // writeNonblocking writes as much of b as the kernel accepts without waiting, and returns the rest.
 func (o *outbox) writeNonblocking(b []byte) []byte {
-	if o.raw == nil {
+	if o.writeOnceFunc == nil {
 		return b
 	}
 	o.writeBuf, o.written = b, 0
@@ -268,29 +276,36 @@ func (o *outbox) writeOnce(fd uintptr) bool {
 	return true
 }
 
-// writeAll writes b as long as the client reads some bytes within each WriteTimeout. Otherwise it
-// closes the session.
+// writeAll writes b. It closes the session if the client reads nothing within a WriteTimeout.
 func (o *outbox) writeAll(b []byte) bool {
-	defer func() { _ = o.conn.SetWriteDeadline(time.Time{}) }() // writeNonblocking needs none
+	switch _, err := o.conn.Write(b); {
+	case err == nil:
+		return true
+	case !errors.Is(err, syscall.ETIMEDOUT) && !errors.Is(err, os.ErrDeadlineExceeded): // TCP_USER_TIMEOUT may expire first
+		o.fail()
+	case o.abort():
+		o.server.count(&o.server.stats.WriteTimeouts, 1)
+	}
+	return false
+}
+
+// A steadyConn is a connection whose writes go on as long as the peer reads some bytes within each timeout. TLS needs that below it: it
+// cannot go on after a write that failed.
+type steadyConn struct {
+	net.Conn
+	timeout time.Duration
+}
+
+// Write implements [net.Conn].
+func (c steadyConn) Write(b []byte) (n int, err error) {
+	defer func() { _ = c.SetWriteDeadline(time.Time{}) }() // writeNonblocking needs none
 	for {
-		_ = o.conn.SetWriteDeadline(time.Now().Add(o.server.cfg.WriteTimeout)) // if it fails, Write fails too
-		n, err := o.conn.Write(b)
-		if err == nil {
-			return true
+		_ = c.SetWriteDeadline(time.Now().Add(c.timeout)) // if it fails, Write fails too
+		more, err := c.Conn.Write(b[n:])
+		n += more
+		if more == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
 		}
-		switch {
-		case errors.Is(err, syscall.ETIMEDOUT): // TCP_USER_TIMEOUT expired first
-		case !errors.Is(err, os.ErrDeadlineExceeded):
-			o.fail()
-			return false
-		case n > 0:
-			b = b[n:]
-			continue
-		}
-		if o.abort() {
-			o.server.count(&o.server.stats.WriteTimeouts, 1)
-		}
-		return false
 	}
 }
 
@@ -341,14 +356,14 @@ func (o *outbox) fail() bool {
 	o.drained.Broadcast()
 	o.mu.Unlock()
 	if first {
-		_ = o.conn.Close()
+		_ = o.socket.Close() // that of TLS might wait for the client
 	}
 	return first
 }
 
 // abort closes the connection as fail does, and makes the kernel discard unread answers.
 func (o *outbox) abort() bool {
-	if c, ok := o.conn.(interface{ SetLinger(seconds int) error }); ok {
+	if c, ok := o.socket.(interface{ SetLinger(seconds int) error }); ok {
 		_ = c.SetLinger(0)
 	}
 	return o.fail()

@@ -190,7 +190,7 @@ func TestTCPStreamClientGone(t *testing.T) {
 			c.receive()
 		}
 		if i%2 == 0 {
-			if err := c.Conn.(*net.TCPConn).SetLinger(0); err != nil { // Close sends RST
+			if err := c.socket.(*net.TCPConn).SetLinger(0); err != nil { // Close sends RST
 				t.Fatal(err)
 			}
 		}

@@ -199,10 +199,10 @@ func TestTCPResetHarmsNoOther(t *testing.T) {
 		c := w.dial()
 		c.send(append(queries(1, "slow.example", "quick.example"), 0, 50, 1))
 		w.handler.AwaitHeld("slow.example", 2+i)
-		if err := c.Conn.(*net.TCPConn).SetLinger(0); err != nil { // Close sends RST
+		if err := c.socket.(*net.TCPConn).SetLinger(0); err != nil { // Close sends RST
 			t.Fatal(err)
 		}
-		_ = c.Close()
+		_ = c.socket.Close()
 	}
 	w.eventually("the reset sessions are gone", func(s server.TCPStats) bool { return s.Open == 1 })
 	w.handler.Release("slow.example")
@@ -282,7 +282,7 @@ func TestTCPRepliesFromManyGoroutines(t *testing.T) {
 				for id := range count {
 					_, _ = c.Write(queries(uint16(id), names[id%len(names)]))
 				}
-				_ = c.Conn.(*net.TCPConn).CloseWrite()
+				_ = c.socket.(*net.TCPConn).CloseWrite()
 			})
 			seen := make(map[uint16]bool, count)
 			for range count {

@@ -5,6 +5,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"github.com/nodecache/node-cache/pkg/listen"
 	"github.com/nodecache/node-cache/pkg/retry"
@@ -26,6 +28,7 @@ type TCPConfig struct {
 	Addr     netip.AddrPort // the address that Listen binds
 	FreeBind bool           // Listen may bind an address that no link has yet, and that may come and go; Linux only
 	Listener net.Listener   // used instead of Addr if set, and closed by Run
+	TLS      *tls.Config    // of DNS over TLS (RFC 7858); nil: plain TCP
 	Handler  Handler        // required
 
 	MaxSessions  int // sessions in all; default 1024
@@ -44,7 +47,7 @@ type TCPConfig struct {
 	Log *slog.Logger // nil: silent
 }
 
-// TCP serves DNS over TCP on one address (RFC 7766).
+// TCP serves DNS over TCP (RFC 7766), or over TLS, on one address.
 //
 // Each session has a goroutine that reads. It answers all queries of one read that are in memory
 // with one write, and passes the others to Resolve. Their answers come from goroutines of the
@@ -60,6 +63,7 @@ type TCP struct {
 	shedding    sync.Mutex     // serializes shedMemory: a call that finds it locked does nothing
 	workersMu   sync.Mutex     // guards workers
 	workers     []*batchWorker // idle workers; the one used last is taken next, because it is in the CPU cache
+	handshakes  *rate.Limiter  // bounds the handshakes of TLS
 	statsMu     sync.Mutex     // guards stats; no other lock is taken while it is held
 	stats       TCPStats
 	idleTimeout atomic.Int64   // current IdleTimeout in ns
@@ -84,11 +88,26 @@ func NewTCP(cfg TCPConfig) (*TCP, error) {
 	cfg.WriteTimeout = cmp.Or(cfg.WriteTimeout, 3*time.Second)
 	cfg.DrainTimeout = cmp.Or(cfg.DrainTimeout, 5*time.Second)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
-	t := &TCP{cfg: cfg, born: time.Now(), listener: cfg.Listener, handover: newHandover()}
+	t := &TCP{cfg: cfg, born: time.Now(), listener: cfg.Listener, handover: newHandover(), handshakes: rate.NewLimiter(handshakeRate, handshakeRate)}
+	if cfg.TLS != nil {
+		t.cfg.TLS = cfg.TLS.Clone()
+		t.cfg.TLS.NextProtos = []string{"dot"} // RFC 7858 section 3.1 names no protocol; clients that do name this one
+		t.cfg.TLS.GetConfigForClient = t.admitHandshake
+	}
 	t.table = sessionTable{limit: cfg.MaxSessions, perClient: cfg.MaxPerClient, clients: map[netip.Addr][]*session{}}
 	t.idleTimeout.Store(int64(cfg.IdleTimeout))
 	t.memoryLimit.Store(cfg.MaxMemory)
 	return t, nil
+}
+
+// admitHandshake delays a handshake while there are more than handshakeRate. The configuration stays: it returns none.
+func (t *TCP) admitHandshake(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+	if err := t.handshakes.Wait(hello.Context()); err != nil {
+		return nil, err
+	}
+	t.yielder.addWork(handshakeCost)
+	t.yielder.yield()
+	return nil, nil //nolint:nilnil // as GetConfigForClient has it
 }
 
 // idle returns the current idle timeout.
@@ -226,6 +245,11 @@ const (
 	acceptWarnInterval = 10 * time.Second
 	// acceptCost is the CPU time of a new session, as counted by the yielder.
 	acceptCost = 20 * time.Microsecond
+	// handshakeCost is that of a handshake of TLS with a key of RSA, the slowest kind.
+	handshakeCost = time.Millisecond
+	// handshakeRate bounds the handshakes of TLS in a second, so that clients that do nothing else cost at most half a CPU. A client waits
+	// for those before it: MaxSessions of them take 2 s.
+	handshakeRate = 500
 )
 
 // accept admits connections until the listener is closed or ctx ends.
@@ -328,6 +352,7 @@ type TCPStats struct {
 
 	IdleClosed    uint64 // sessions without a query for IdleTimeout
 	SlowClosed    uint64 // sessions with an incomplete frame after FrameTimeout
+	Handshakes    uint64 // sessions whose handshake of TLS failed, or was not done after FrameTimeout
 	ShortFrames   uint64 // sessions ended by a frame shorter than a DNS header
 	WriteTimeouts uint64 // sessions whose client read no byte for WriteTimeout
 	Overflows     uint64 // sessions whose client left too many bytes of answers unread

@@ -3,12 +3,14 @@
 package server_test
 
 import (
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -28,6 +30,7 @@ const testTimeout = 20 * time.Second
 // A tcpHarness is a running server with the handler behind it.
 type tcpHarness struct {
 	*server.TCP
+	tls     *tls.Config // of clients; nil: plain TCP
 	t       *testing.T
 	handler *servertest.Handler
 	pipes   *servertest.Listener // nil: a loopback socket
@@ -71,6 +74,9 @@ func startTCP(t *testing.T, cfg server.TCPConfig, rules map[string]servertest.Ru
 	t.Helper()
 	w := &tcpHarness{t: t, handler: servertest.New(rules), pipes: pipes}
 	cfg.Handler = w.handler
+	if strings.HasPrefix(t.Name(), "TestOverTLS/") {
+		cfg.TLS, w.tls = tlsPair(t, pipes != nil)
+	}
 	w.TCP = listenTCP(t, cfg)
 	end := run(t, w)
 	w.stop = sync.OnceFunc(func() {
@@ -93,7 +99,8 @@ func (h *tcpHarness) eventually(what string, cond func(server.TCPStats) bool) {
 // A tcpClient is the far side of a session.
 type tcpClient struct {
 	net.Conn
-	t *testing.T
+	socket net.Conn // below TLS; without TLS the same
+	t      *testing.T
 }
 
 // dial opens a session from 127.0.0.2, or from 192.0.2.1 over a pipe.
@@ -128,7 +135,12 @@ func (h *tcpHarness) dialFrom(addr string) *tcpClient {
 	if h.pipes == nil {
 		assert.NoError(h.t, conn.SetDeadline(time.Now().Add(testTimeout)))
 	}
-	return &tcpClient{Conn: conn, t: h.t}
+	if h.tls != nil {
+		secured := tls.Client(conn, h.tls)
+		assert.NoError(h.t, secured.HandshakeContext(h.t.Context()))
+		return &tcpClient{Conn: secured, socket: conn, t: h.t}
+	}
+	return &tcpClient{Conn: conn, socket: conn, t: h.t}
 }
 
 // queries returns framed queries for names, with IDs counted from id.
@@ -204,10 +216,13 @@ func (c *tcpClient) wantClosed() {
 	}
 }
 
-// closeWrite sends FIN.
+// closeWrite sends FIN, over TLS after close_notify.
 func (c *tcpClient) closeWrite() {
 	c.t.Helper()
-	assert.NoError(c.t, c.Conn.(*net.TCPConn).CloseWrite())
+	if secured, ok := c.Conn.(*tls.Conn); ok {
+		assert.NoError(c.t, secured.CloseWrite())
+	}
+	assert.NoError(c.t, c.socket.(*net.TCPConn).CloseWrite())
 }
 
 // wantStats compares the counts, with those of no interest taken out by the test.

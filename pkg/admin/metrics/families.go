@@ -294,10 +294,11 @@ func (t *table) addServers(s *Sample) {
 		tcp(func(t *server.TCPStats) uint64 { return t.RefusedPerClient }))
 	by(t, counter, "tcp_sessions_closed_total",
 		"Sessions closed by the agent. shed: replaced at limits.tcpSessions; overflow: unread responses; drain: the agent stops.",
-		label{"reason", []string{"idle", "shed", "slow", "short_frame", "write_timeout", "overflow", "memory", "drain"}},
+		label{"reason", []string{"idle", "shed", "slow", "handshake", "short_frame", "write_timeout", "overflow", "memory", "drain"}},
 		tcp(func(t *server.TCPStats) uint64 { return t.IdleClosed }),
 		tcp(func(t *server.TCPStats) uint64 { return t.ShedIdle }),
 		tcp(func(t *server.TCPStats) uint64 { return t.SlowClosed }),
+		tcp(func(t *server.TCPStats) uint64 { return t.Handshakes }),
 		tcp(func(t *server.TCPStats) uint64 { return t.ShortFrames }),
 		tcp(func(t *server.TCPStats) uint64 { return t.WriteTimeouts }),
 		tcp(func(t *server.TCPStats) uint64 { return t.Overflows }),
