@@ -30,9 +30,12 @@ func CheckFiles(c *config.Config, found *config.Findings) {
 	if key, file, err := cluster.CheckFiles(c); err != nil {
 		found.Refuse(key, file, err, "cluster.context")
 	}
-	if c.Admin.Cert != "" {
-		if _, err := certificate.ReadPair(c.Admin.Cert, c.Admin.Key); err != nil {
-			found.Refuse("admin.tls.cert", c.Admin.Cert, err, "admin.tls.key")
+	for key, pair := range map[string][2]string{"listen.tls": {c.Listen.Cert, c.Listen.Key}, "admin.tls": {c.Admin.Cert, c.Admin.Key}} {
+		if pair[0] == "" {
+			continue
+		}
+		if _, err := certificate.ReadPair(pair[0], pair[1]); err != nil {
+			found.Refuse(key+".cert", pair[0], err, key+".key")
 		}
 	}
 	warnFiles(found, "hosts.files", c.Hosts.Files, func(file string) error {

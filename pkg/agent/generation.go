@@ -276,11 +276,11 @@ func (b *builder) newFallback(cfg *config.Config, endpoints *upstream.Service) (
 	f := new(fallback)
 	switch {
 	case !cfg.Intercept.Fallback.Central:
-		c.Targets = upstream.TCPTargets(cfg.Intercept.Fallback.Addresses)
+		c.Targets = upstream.Secure{}.Targets(cfg.Intercept.Fallback.Addresses)
 	case endpoints != nil:
 		c.Endpoints, f.service = endpoints.Endpoints(), cfg.Cluster.Central.Service.String()
 	default:
-		c.Targets = upstream.TCPTargets(cfg.Cluster.Central.Addresses)
+		c.Targets = upstream.Secure{}.Targets(cfg.Cluster.Central.Addresses)
 	}
 	if c.Endpoints == nil && len(c.Targets) == 0 {
 		return nil, nil //nolint:nilnil // no fallback is no mistake

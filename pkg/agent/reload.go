@@ -240,6 +240,7 @@ func revertRestartKeys(cfg, old *config.Config, kernelLoaded bool) (keys []strin
 	}{
 		{"listen.addresses", &cfg.Listen.Addresses, &old.Listen.Addresses},
 		{"listen.port", &cfg.Listen.Port, &old.Listen.Port},
+		{"listen.tls", &cfg.Listen.ListenTLS, &old.Listen.ListenTLS},
 		{"admin.address", &cfg.Admin.Address, &old.Admin.Address},
 		{"admin.socket", &cfg.Admin.Socket, &old.Admin.Socket},
 		{"admin.hosts", &cfg.Admin.Hosts, &old.Admin.Hosts},

@@ -290,7 +290,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	defer a.parts.stopAll()
 	a.parts.start(ctx, a.running.Load().parts())
 	defer startStage(ctx, group, a.resolver.Run, noError(a.snapshots.run), noError(a.watchSuspends),
-		noError(a.servers.tls.run), noError(func(ctx context.Context) {
+		noError(a.servers.tls.run), noError(a.servers.runCertificate), noError(func(ctx context.Context) {
 			if a.page != nil {
 				a.page.Run(ctx)
 			}

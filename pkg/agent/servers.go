@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/admin"
+	"github.com/nodecache/node-cache/pkg/certificate"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/hint"
@@ -31,13 +32,14 @@ const sessionDrain = 30 * time.Second
 
 // servers are the DNS servers of all listen addresses, and the admin server.
 type servers struct {
-	addrs   []netip.AddrPort // as configured
-	udp     []*server.UDP
-	tcp     []*server.TCP // as many as udp, at the same addresses
-	foreign *node.ForeignSockets
-	admin   *admin.Server // nil: not configured
-	tls     *secureAdmin  // of the admin server; nil: not configured
-	log     *slog.Logger
+	addrs       []netip.AddrPort // as configured
+	udp         []*server.UDP
+	tcp         []*server.TCP            // as many as udp, at the same addresses, and then as many over TLS, if that is configured
+	certificate *certificate.Certificate // of those over TLS; nil: there are none
+	foreign     *node.ForeignSockets
+	admin       *admin.Server // nil: not configured
+	tls         *secureAdmin  // of the admin server; nil: not configured
+	log         *slog.Logger
 }
 
 // newServers makes the DNS servers of a configuration, with their share of the memory. They open nothing yet.
@@ -45,6 +47,11 @@ func newServers(cfg *config.Config, share *memory.Share, handler server.Handler,
 	s := &servers{log: log}
 	freeBind := cfg.Interface.Manage // the address is added to the link after the sockets listen
 	sessions, perClient := share.Sessions(&cfg.Limits)
+	overTCP := server.TCPConfig{
+		FreeBind: freeBind, Handler: handler, Log: log,
+		MaxSessions: sessions, MaxPerClient: perClient, MaxMemory: share.Held(),
+		IdleTimeout: cfg.Limits.TCPIdle, DrainTimeout: cfg.Limits.Deadline + time.Second,
+	}
 	for _, ip := range cfg.Listen.Addresses {
 		addr := netip.AddrPortFrom(ip, cfg.Listen.Port)
 		udp, err := server.NewUDP(server.UDPConfig{
@@ -54,18 +61,34 @@ func newServers(cfg *config.Config, share *memory.Share, handler server.Handler,
 		if err != nil {
 			return nil, err
 		}
-		tcp, err := server.NewTCP(server.TCPConfig{
-			Addr: addr, FreeBind: freeBind, Handler: handler, Log: log,
-			MaxSessions: sessions, MaxPerClient: perClient, MaxMemory: share.Held(),
-			IdleTimeout: cfg.Limits.TCPIdle, DrainTimeout: cfg.Limits.Deadline + time.Second,
-		})
-		if err != nil {
-			return nil, err
-		}
-		s.addrs, s.udp, s.tcp = append(s.addrs, addr), append(s.udp, udp), append(s.tcp, tcp)
+		s.addrs, s.udp = append(s.addrs, addr), append(s.udp, udp)
+	}
+	if err := s.addTCP(overTCP, cfg.Listen.Addresses, cfg.Listen.Port); err != nil {
+		return nil, err
 	}
 	s.foreign = &node.ForeignSockets{UDP: s.udp, TCP: s.tcp, Log: log}
-	return s, nil
+	if cfg.Listen.Cert == "" {
+		return s, nil
+	}
+	var err error
+	if s.certificate, err = certificate.Load(cfg.Listen.Cert, cfg.Listen.Key, log); err != nil {
+		return nil, &hint.Error{Err: fmt.Errorf("listen.tls: %w", err), Hint: "set a certificate and its key (PEM) that this user can read"}
+	}
+	overTCP.TLS = s.certificate.TLS()
+	return s, s.addTCP(overTCP, cfg.Listen.Addresses, cfg.Listen.TLSPort)
+}
+
+// addTCP adds a server for each address.
+func (s *servers) addTCP(cfg server.TCPConfig, addrs []netip.Addr, port uint16) error {
+	for _, ip := range addrs {
+		cfg.Addr = netip.AddrPortFrom(ip, port)
+		tcp, err := server.NewTCP(cfg)
+		if err != nil {
+			return err
+		}
+		s.tcp = append(s.tcp, tcp)
+	}
+	return nil
 }
 
 // listenDNS opens the DNS sockets that adopt does not return from a predecessor. After an error no DNS socket stays open.
@@ -84,10 +107,12 @@ func (s *servers) listenDNS(ctx context.Context, adopt func(kind string, addr ne
 		if err != nil {
 			return err
 		}
-		if file := onlyFile(adopt(handover.KindTCP, addr)); file != nil {
-			err = s.tcp[i].Adopt(file)
+	}
+	for _, t := range s.tcp {
+		if file := onlyFile(adopt(handover.KindTCP, t.Addr())); file != nil {
+			err = t.Adopt(file)
 		} else {
-			err = s.tcp[i].Listen(ctx)
+			err = t.Listen(ctx)
 		}
 		if err != nil {
 			return err
@@ -150,9 +175,11 @@ func adminProblem(err error, cfg *config.Admin) error {
 }
 
 func (s *servers) closeDNS() {
-	for i := range s.udp {
-		s.udp[i].Close()
-		s.tcp[i].Close()
+	for _, u := range s.udp {
+		u.Close()
+	}
+	for _, t := range s.tcp {
+		t.Close()
 	}
 }
 
@@ -166,11 +193,21 @@ func (s *servers) close() {
 
 // tasks returns the Run methods of the DNS servers, which read and answer queries.
 func (s *servers) tasks() []func(context.Context) error {
-	list := make([]func(context.Context) error, 0, 2*len(s.udp))
-	for i := range s.udp {
-		list = append(list, s.udp[i].Run, s.tcp[i].Run)
+	list := make([]func(context.Context) error, 0, len(s.udp)+len(s.tcp))
+	for _, u := range s.udp {
+		list = append(list, u.Run)
+	}
+	for _, t := range s.tcp {
+		list = append(list, t.Run)
 	}
 	return list
+}
+
+// runCertificate follows the files of the certificate until ctx ends.
+func (s *servers) runCertificate(ctx context.Context) {
+	if s.certificate != nil {
+		s.certificate.Run(ctx)
+	}
 }
 
 // runAdmin runs the admin server, if there is one, until stop is called. An error of it does not end the agent; stop returns it.
@@ -225,12 +262,14 @@ func (s *servers) offers() (list []handover.Socket, _ error) {
 	add := func(kind string, addr netip.AddrPort, raw syscall.RawConn) {
 		list = append(list, handover.Socket{Listen: listenOf(kind, addr), Raw: raw})
 	}
-	for i, u := range s.udp {
+	for _, u := range s.udp {
 		for _, raw := range u.RawConns() {
 			add(handover.KindUDP, u.Addr(), raw)
 		}
-		if raw := s.tcp[i].RawConn(); raw != nil {
-			add(handover.KindTCP, s.tcp[i].Addr(), raw)
+	}
+	for _, t := range s.tcp {
+		if raw := t.RawConn(); raw != nil {
+			add(handover.KindTCP, t.Addr(), raw)
 		}
 	}
 	if s.admin != nil {
@@ -259,9 +298,11 @@ func (s *servers) handOver(ctx context.Context, claim handover.Claim, guard pani
 			})
 		})
 	}
-	for i := range s.udp {
-		start(listenOf(handover.KindUDP, s.udp[i].Addr()), func() { s.udp[i].HandOver(ctx) })
-		start(listenOf(handover.KindTCP, s.tcp[i].Addr()), func() { s.tcp[i].HandOver(ctx, sessionDrain) })
+	for _, u := range s.udp {
+		start(listenOf(handover.KindUDP, u.Addr()), func() { u.HandOver(ctx) })
+	}
+	for _, t := range s.tcp {
+		start(listenOf(handover.KindTCP, t.Addr()), func() { t.HandOver(ctx, sessionDrain) })
 	}
 	if s.admin != nil {
 		// The claim need not name the admin address: the successor's may cover it. Admin clients want the agent that answers DNS queries.

@@ -161,7 +161,10 @@ func (c *Cluster) setOwner() {
 
 func (m *Maker) makeCentral(c *Cluster, cfg *config.Config) (err error) {
 	pool := m.Pool(cfg, c.Domains[0], cfg.ClusterDomain)
-	pool.Targets = upstream.TCPTargets(cfg.Cluster.Central.Addresses)
+	if central := cfg.Cluster.Central; central.ServerName != "" {
+		pool.Secure = upstream.Secure{Port: central.TLSPort, Name: central.ServerName, CAFile: central.CA}
+	}
+	pool.Targets = pool.Secure.Targets(cfg.Cluster.Central.Addresses)
 	if c.Endpoints != nil {
 		pool.Endpoints = c.Endpoints.Endpoints()
 	}

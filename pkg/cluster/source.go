@@ -45,7 +45,7 @@ func samePods(a, b *config.Config) bool {
 }
 
 func sameCentral(a, b *config.Central) bool {
-	return a.Service == b.Service && slices.Equal(a.Addresses, b.Addresses) && a.Connections == b.Connections
+	return a.Service == b.Service && slices.Equal(a.Addresses, b.Addresses) && a.Connections == b.Connections && a.CentralTLS == b.CentralTLS
 }
 
 // CheckFiles returns why a cluster of cfg would not start with the kubeconfig, or the folder of manifests, that cfg names, and the

@@ -91,16 +91,6 @@ type Config struct {
 	Log Log `yaml:"log"`
 }
 
-// Listen is the section listen.
-type Listen struct {
-	// IP addresses. `0.0.0.0` is every IPv4 address, `::` every address.
-	Addresses []netip.Addr `yaml:"addresses" format:"listenAddress" required:"name at least one address"`
-	// The port.
-	Port uint16 `yaml:"port" min:"1" max:"65535"`
-	// The largest answer over UDP, in bytes. Above 1232, networks may drop it as fragments.
-	UDPSize int `yaml:"udpSize" min:"512" max:"4096"`
-}
-
 // Route is an item of forward. [DefaultRoute] has the value of every absent key.
 type Route struct {
 	// The zone, with every name below it. Required.
@@ -267,6 +257,18 @@ type Central struct {
 	Addresses []netip.AddrPort `yaml:"addresses" format:"server"`
 	// TCP connections to each server.
 	Connections int `yaml:"connections" min:"1" max:"16"`
+	// The certificates of the servers. With serverName they are asked over TLS (RFC 7858).
+	CentralTLS `yaml:"tls"`
+}
+
+// CentralTLS is the section cluster.central.tls.
+type CentralTLS struct {
+	// The name in the certificates. Empty: the servers are asked over TCP.
+	ServerName string `yaml:"serverName" format:"serverName"`
+	// A file of CA certificates (PEM). Empty: the system's.
+	CA string `yaml:"ca" format:"path"` // absolute unless Parse has read a relative path
+	// The port of all servers, whatever Service and addresses say.
+	TLSPort uint16 `yaml:"port" min:"1" max:"65535"`
 }
 
 // Domains returns clusterDomain and cluster.domains.
@@ -492,12 +494,13 @@ func Default(role Role) Config {
 			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})},
 			Port:      1053,
 			UDPSize:   1232,
+			ListenTLS: ListenTLS{TLSPort: 853},
 		},
 		Forward:       []Route{DefaultRoute(".", Target{Kind: ResolvConf, Path: "/etc/resolv.conf"})},
 		ClusterDomain: "cluster.local.",
 		Cluster: Cluster{
 			Resolver:   ResolverNone,
-			Central:    Central{Connections: 2},
+			Central:    Central{Connections: 2, CentralTLS: CentralTLS{TLSPort: 853}},
 			Endpoints:  EndpointsHeadless,
 			Pods:       PodsInsecure,
 			TTL:        5 * time.Second,

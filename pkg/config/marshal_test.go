@@ -32,7 +32,7 @@ func TestMarshal(t *testing.T) {
 		c.ClusterDomain = "k8s.example."
 		c.Cluster = config.Cluster{
 			Resolver: config.ResolverLocal, Manifests: "objects",
-			Central:   config.Central{Addresses: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53")}, Connections: 3},
+			Central:   config.Central{Addresses: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53")}, Connections: 3, CentralTLS: config.CentralTLS{TLSPort: 853}},
 			Endpoints: config.EndpointsAll, PodNames: true, Pods: config.PodsVerified,
 			Namespaces: []string{"kube-system", "shop"}, ServiceSelector: "app in (web, \tapi)", IgnoreEmptyService: true,
 			TTL: 0, StaleAfter: 5500 * time.Millisecond, NodeZone: "",

@@ -143,6 +143,7 @@ func (c *Config) inherit(d *decoder) {
 // checkRules reports values that are right by themselves and contradict each other.
 func checkRules(d *decoder, c *Config) {
 	checkListen(d, c.Listen.Addresses)
+	checkListenTLS(d, &c.Listen)
 	checkRoutes(d, c)
 	checkOrder(d, "cache.minTTL", "cache.maxTTL", c.Cache.MinTTL, c.Cache.MaxTTL, formatDuration)
 	checkOrder(d, "limits.inflight", "limits.waiting", c.Limits.Inflight, c.Limits.Waiting, strconv.Itoa)
@@ -190,22 +191,6 @@ func checkOrder[T int | ~int64](d *decoder, small, large string, a, b T, spell f
 // checkTogether reports two keys that must not both be set.
 func checkTogether(d *decoder, first, second string, firstSet, secondSet bool, hint string) {
 	d.check(firstSet && secondSet, second, "set beside "+first, hint, first)
-}
-
-// checkListen reports each address that an unspecified address in the list includes.
-func checkListen(d *decoder, list []netip.Addr) {
-	if !d.clean("listen.addresses") {
-		return
-	}
-	wides := slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return !a.IsUnspecified() })
-	for i, a := range list {
-		wide := slices.IndexFunc(wides, func(wide netip.Addr) bool { return a != wide && covers(wide, a) })
-		if wide >= 0 {
-			d.report(fmt.Sprintf("listen.addresses[%d]", i),
-				fmt.Sprintf("%s: already covered by %s", quote(a.String()), wides[wide]),
-				"list single addresses, or the unspecified one alone")
-		}
-	}
 }
 
 // checkRoutes reports what contradicts itself in a route, or in the list of them.
@@ -314,35 +299,6 @@ func checkServeStale(d *decoder, c *Config) {
 		"limits.deadline")
 }
 
-// checkAdmin reports an admin address that the DNS sockets take.
-func checkAdmin(d *decoder, c *Config) {
-	admin := c.Admin.Address
-	taken := admin.IsValid() && admin.Port() == c.Listen.Port && slices.ContainsFunc(c.Listen.Addresses, func(a netip.Addr) bool {
-		return covers(a, admin.Addr()) || covers(admin.Addr(), a)
-	})
-	if taken && d.clean("listen", "admin") {
-		d.report("admin.address", quote(admin.String())+": taken by listen", "choose another port")
-	}
-	checkAdminTLS(d, c)
-}
-
-// checkAdminTLS reports an address of admin.tls that other sockets take, and files that are not used.
-func checkAdminTLS(d *decoder, c *Config) {
-	at, by := c.Admin.TLSAddress, ""
-	same := func(a netip.Addr, port uint16) bool {
-		return at.IsValid() && at.Port() == port && (covers(a, at.Addr()) || covers(at.Addr(), a))
-	}
-	switch {
-	case slices.ContainsFunc(c.Listen.Addresses, func(a netip.Addr) bool { return same(a, c.Listen.Port) }):
-		by = "listen"
-	case c.Admin.Address.IsValid() && same(c.Admin.Address.Addr(), c.Admin.Address.Port()):
-		by = "admin.address"
-	}
-	d.check(by != "", "admin.tls.address", quote(at.String())+": taken by "+by, "choose another port", "listen", "admin.address")
-	d.check((c.Admin.Cert == "") != (c.Admin.Key == ""), "admin.tls.cert", "needs admin.tls.key, and that needs this one", "set both, or none of them", "admin.tls.key")
-	d.check(c.Admin.Cert != "" && !at.IsValid(), "admin.tls.cert", "a file: needs admin.tls.address", "set that too", "admin.tls.address")
-}
-
 // checkSockets reports a path that handover.socket and admin.socket share.
 func checkSockets(d *decoder, c *Config) {
 	d.check(c.Handover.Socket != "" && c.Handover.Socket == c.Admin.Socket, "handover.socket",
@@ -390,6 +346,8 @@ func checkCentral(d *decoder, c *Cluster) {
 	checkTogether(d, "cluster.central.service", "cluster.central.addresses",
 		c.Central.Service != ServiceName{}, len(c.Central.Addresses) > 0,
 		"the endpoints of the service are followed: keep the addresses only where there is no service")
+	d.check(c.Central.CA != "" && c.Central.ServerName == "", "cluster.central.tls.ca", "a file: needs cluster.central.tls.serverName",
+		"set the name in the certificates too", "cluster.central.tls.serverName")
 	d.check(c.Resolver == ResolverCentral && !c.Central.IsSet(), "cluster.resolver",
 		`"central": needs cluster.central.service or cluster.central.addresses`,
 		"say who is asked, like central: {service: kube-system/kube-dns}", "cluster.central")
@@ -550,6 +508,9 @@ func checkFiles(d *decoder, c *Config) {
 			checkCertificates(d, fmt.Sprintf("forward[%d].tls.ca", i), route.CA)
 		}
 	}
+	if c.Cluster.Central.CA != "" {
+		checkCertificates(d, "cluster.central.tls.ca", c.Cluster.Central.CA)
+	}
 	if c.Etcd.CA != "" {
 		checkCertificates(d, "etcd.tls.ca", c.Etcd.CA)
 	}
@@ -564,7 +525,7 @@ func checkFiles(d *decoder, c *Config) {
 // resolveLocations makes the relative paths in c absolute: they begin at the folder.
 func resolveLocations(c *Config, folder string) error {
 	paths := make([]*string, 0, 6+len(c.Forward)+len(c.Hosts.Files)+len(c.Block.Files))
-	paths = append(paths, &c.Cluster.Kubeconfig, &c.Cluster.Manifests, &c.Cluster.TransferKeys, &c.Snapshot.Folder, &c.Admin.Cert, &c.Admin.Key)
+	paths = append(paths, &c.Cluster.Kubeconfig, &c.Cluster.Manifests, &c.Cluster.TransferKeys, &c.Cluster.Central.CA, &c.Snapshot.Folder, &c.Listen.Cert, &c.Listen.Key, &c.Admin.Cert, &c.Admin.Key)
 	for _, files := range [][]string{c.Hosts.Files, c.Block.Files} {
 		for i := range files {
 			paths = append(paths, &files[i])

@@ -19,6 +19,7 @@ func checkResolver(d *decoder, c *Cluster) {
 	refuse(len(c.Central.Addresses) > 0, "addresses", "a list")
 	d.check(len(c.Zones) > 0, "cluster.zones", "a list: not for node-cache resolver", "write a route for each zone in forward")
 	standard := Default(Resolver).Cluster.Central
+	refuse(c.Central.CentralTLS != standard.CentralTLS, "tls", "a section")
 	refuse(c.Central.Connections != standard.Connections, "connections", strconv.Itoa(c.Central.Connections))
 }
 

@@ -29,8 +29,10 @@ type Config struct {
 	Targets []Target
 	// Policy is the order in which targets are asked.
 	Policy Policy
-	// Endpoints are servers that change over time, asked over TCP. They replace Targets.
+	// Endpoints are servers that change over time. They replace Targets.
 	Endpoints *Endpoints
+	// Secure says how Endpoints are asked over TLS. Zero: over TCP.
+	Secure Secure
 	// Connections is how many TCP, TLS or HTTPS connections the queries to one upstream share, 1 to 16. There are up
 	// to twice as many and two more while some are full, silent or being replaced. 0: 1.
 	Connections int
@@ -80,13 +82,26 @@ type Target struct {
 	far        bool   // the server is in another zone, see [Server]
 }
 
-// TCPTargets returns the targets of servers that are asked over TCP.
-func TCPTargets(addrs []netip.AddrPort) []Target {
+// Secure is what equivalent servers over TLS have in common.
+type Secure struct {
+	Port         uint16
+	Name, CAFile string // see [Target]
+}
+
+// Targets returns the targets of servers. With TLS each is asked at the port of s. The zero value asks them over TCP.
+func (s Secure) Targets(addrs []netip.AddrPort) []Target {
 	targets := make([]Target, 0, len(addrs))
 	for _, addr := range addrs {
-		targets = append(targets, Target{Network: "tcp", Addr: addr})
+		targets = append(targets, s.target(Server{Addr: addr}))
 	}
 	return targets
+}
+
+func (s Secure) target(server Server) Target {
+	if s.Port == 0 {
+		return Target{Network: "tcp", Addr: server.Addr, far: server.Far}
+	}
+	return Target{Network: "tls", Addr: netip.AddrPortFrom(server.Addr.Addr(), s.Port), Name: s.Name, CAFile: s.CAFile, far: server.Far}
 }
 
 // A Policy is the order in which a pool asks its targets. Failing ones always come last.

@@ -71,7 +71,7 @@ func (p *Pool) refreshSnapshot() *snapshot {
 		for _, s := range servers {
 			switch {
 			case !p.Self(s.Addr):
-				list = append(list, Target{Network: "tcp", Addr: s.Addr, far: s.Far})
+				list = append(list, p.Secure.target(s))
 				continue
 			case !slices.Contains(old.selfAddrs, s.Addr):
 				p.Log.Warn("upstream excluded", "reason", "own address", "upstream", s.Addr)

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"net/netip"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/internal/proctest"
+	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/handover"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+)
+
+// TestOverTLS asks an agent over TLS, hands its sockets over, and asks the next one, which has another certificate.
+func TestOverTLS(t *testing.T) {
+	t.Parallel()
+	authority := upstreamtest.NewAuthority(t, time.Now())
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority.PEM())
+	client := dns.Client{Net: "tcp-tls", TLSConfig: &tls.Config{RootCAs: roots, ServerName: "resolver.test", MinVersion: tls.VersionTLS13}}
+	cfg := handingConfig(t)
+	cfg.Listen.Cert, cfg.Listen.Key = issue(t, authority)
+	cfg.Listen.TLSPort = proctest.FreeAddr(t).Port()
+	question := new(dns.Msg)
+	question.SetQuestion("version.bind.", dns.TypeTXT)
+	question.Question[0].Qclass = dns.ClassCHAOS
+	ask := func(a *Agent) {
+		t.Helper()
+		reply, _, err := client.Exchange(question, a.servers.tcp[1].Addr().String())
+		assert.NoError(t, err)
+		assert.Equal(t, "rcode", dns.RcodeSuccess, reply.Rcode)
+	}
+	m1, m2 := newFakeHost(), newFakeHost()
+	m2.kernel = m1.kernel
+	first, _ := startHanding(t, m1, cfg)
+	ask(first)
+	session, err := client.Dial(first.servers.tcp[1].Addr().String())
+	assert.NoError(t, err)
+	cfg.Listen.Cert, cfg.Listen.Key = issue(t, authority)
+	second, _ := startHanding(t, m2, cfg)
+	assert.Equal(t, "the hand-over", handover.OutcomeTaken, second.Status().Handover.Taken)
+	ask(second)
+	assert.Equal(t, "sessions over TLS of the second", uint64(1), second.servers.tcp[1].Stats().Accepted)
+	reply, _, err := client.ExchangeWithConn(question, session)
+	assert.NoError(t, err)
+	assert.Equal(t, "in the session of the first", dns.RcodeSuccess, reply.Rcode)
+}
+
+// TestCentralOverTLS has an agent ask its central resolver over TLS: for a name in the certificate, and for another.
+func TestCentralOverTLS(t *testing.T) {
+	t.Parallel()
+	resolver := nodeConfig(t)
+	authority := upstreamtest.NewAuthority(t, time.Now())
+	resolver.Listen.Cert, resolver.Listen.Key = issue(t, authority)
+	resolver.Listen.TLSPort = proctest.FreeAddr(t).Port()
+	resolver.Cluster.Resolver, resolver.Cluster.Manifests = config.ResolverLocal, t.TempDir()
+	proctest.WriteFile(t, filepath.Join(resolver.Cluster.Manifests, "web.yaml"),
+		"apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {clusterIP: 10.96.0.7, ports: [{port: 80}]}\n")
+	central, _ := serveOnHost(t, newFakeHost(), resolver)
+	for _, tt := range []struct {
+		name string
+		want int
+	}{{"resolver.test", dns.RcodeSuccess}, {"other.test", dns.RcodeServerFailure}} {
+		cfg := nodeConfig(t)
+		cfg.Cluster.Resolver = config.ResolverCentral
+		cfg.Cluster.Central.Addresses = []netip.AddrPort{netip.AddrPortFrom(central.Addrs()[0].Addr(), 1)}
+		cfg.Cluster.Central.CentralTLS = config.CentralTLS{ServerName: tt.name, CA: filepath.Join(t.TempDir(), "ca.crt"), TLSPort: resolver.Listen.TLSPort}
+		authority.Trust(t, cfg.Cluster.Central.CA)
+		a, _ := serveOnHost(t, newFakeHost(), cfg)
+		question := new(dns.Msg)
+		question.SetQuestion("web.shop.svc.cluster.local.", dns.TypeA)
+		reply, _, err := (&dns.Client{Timeout: 10 * time.Second}).Exchange(question, a.Addrs()[0].String())
+		assert.NoError(t, err)
+		assert.Equal(t, tt.name, tt.want, reply.Rcode)
+	}
+}
+
+// issue writes a certificate of resolver.test and its key.
+func issue(t *testing.T, authority *upstreamtest.Authority) (cert, key string) {
+	t.Helper()
+	pair := authority.Issue(t, time.Now().Add(time.Hour), "resolver.test")
+	text, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	assert.NoError(t, err)
+	cert, key = filepath.Join(t.TempDir(), "tls.crt"), filepath.Join(t.TempDir(), "tls.key")
+	proctest.WriteFile(t, cert, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})))
+	proctest.WriteFile(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text})))
+	return cert, key
+}
