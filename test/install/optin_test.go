@@ -136,7 +136,13 @@ func (b *harness) testOptIn(t *testing.T) {
 	proctest.Figure(t, "a Deployment leaves, beside pods that are in: %s", got)
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 	b.kubectlInput(t, optInPods, "delete", "--wait=false", "-f", "-")
-	b.kubectl(t, "delete", "-k", "../../daemonset/components/opt-in", "--ignore-not-found")
+	b.removeOptIn(t)
+}
+
+// removeOptIn removes what component opt-in adds.
+func (b *harness) removeOptIn(t *testing.T) {
+	t.Helper()
+	b.kubectl(t, "delete", "mutatingadmissionpolicies,mutatingadmissionpolicybindings", "-l", "app.kubernetes.io/name=node-cache")
 }
 
 // awaitOptIn waits until a pod with these flags of kubectl run gets the DNS policy.

@@ -107,7 +107,7 @@ func (b *harness) testSearchPath(t *testing.T) {
 		}
 	}
 	b.kubectl(t, "delete", "pod", "opted-in")
-	b.kubectl(t, "delete", "-k", "../../daemonset/components/opt-in")
+	b.removeOptIn(t)
 }
 
 // queriesOfPods returns the queries of each pod of the first node, none before the agent knows pods.

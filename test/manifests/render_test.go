@@ -58,6 +58,8 @@ func renderings() []rendering {
 		{name: "staged", overlay: "base", staged: true, values: []string{"--set", "config.staged=true"}},
 		{name: "kernel", overlay: "base", components: []string{"kernel"}, values: []string{"--set", "config.agent.kernel.hits=auto"}},
 		{name: "opt-in", overlay: "base", components: []string{"opt-in"}, values: []string{"--set", "optIn=true"}},
+		{name: "opt-in with IPv6 only", overlay: "overlays/ipv6", components: []string{"opt-in"}, values: append(preset("ipv6"), "--set", "optIn=true")},
+		{name: "opt-in with both families", overlay: "overlays/dual-stack", components: []string{"opt-in"}, values: append(preset("dual-stack"), "--set", "optIn=true")},
 		{name: "kube-dns", overlay: "base", components: []string{"kube-dns"}, values: []string{"--set", "config.kubeDNS=kube-dns"}},
 		{
 			name: "monitoring", overlay: "base", components: []string{"metrics"}, beside: []string{"monitoring"},
