@@ -4,6 +4,7 @@ package kubenode
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,6 +30,7 @@ type Options struct {
 	ProxyMode string   // of kube-proxy: iptables or nftables
 	Images    []string // archives that every node is to have, besides those of this package
 	DualStack bool     // IPv6 beside IPv4, for nodes, pods and Services
+	IPv6Only  bool     // IPv6 instead of IPv4
 	Bridge    bool     // pods share a bridge of their node, as CNI plugin bridge makes it; else each has a veth and a route by plugin ptp
 	Registry  bool     // nodes pull images of ghcr.io from Registry, a registry on the control machine
 }
@@ -55,7 +57,7 @@ type programs struct{ kube, etcd, coredns, containerd, shim, pod string }
 // program wrote. It skips the test without IPv6 where that is wanted.
 func Start(tb testing.TB, o Options) *Cluster {
 	tb.Helper()
-	if _, err := os.Stat("/proc/net/if_inet6"); err != nil && o.DualStack {
+	if _, err := os.Stat("/proc/net/if_inet6"); err != nil && (o.DualStack || o.IPv6Only) {
 		tb.Skip("no IPv6 in the kernel")
 	}
 	c := &Cluster{options: o, dir: tb.TempDir(), cgroup: fmt.Sprintf("%s%d-%d", cgroupPrefix, os.Getpid(), clusters.Add(1))}
@@ -166,14 +168,14 @@ func (c *Cluster) launchHosts(ctx context.Context) (err error) {
 		}
 	}
 	for _, m := range machines {
-		if err := c.linkPrograms(m); err != nil {
+		if err := errors.Join(c.linkPrograms(m), m.Write("/etc/resolv.conf", "nameserver "+c.options.internet().String()+"\n")); err != nil {
 			return err
 		}
 	}
 	if err := c.options.routePods(c.Control, machines[1:]); err != nil {
 		return err
 	}
-	c.internet, err = serveInternet(c.Control, &c.silent) //nolint:contextcheck // it serves until Close
+	c.internet, err = serveInternet(c.Control, c.options.internet(), &c.silent) //nolint:contextcheck // it serves until Close
 	return err
 }
 

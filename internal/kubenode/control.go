@@ -15,12 +15,10 @@ import (
 	"github.com/nodecache/node-cache/internal/kubetest"
 )
 
-// apiServer is its URL.
-const apiServer = "https://" + controlAddr + ":6443"
-
 // startControl starts the control plane up to its API server, which serves when startControl returns.
 func (c *Cluster) startControl(ctx context.Context) error {
-	keys, err := kubetest.WriteKeys(c.dir, netip.MustParseAddr(controlAddr))
+	addr := c.options.control()
+	keys, err := kubetest.WriteKeys(c.dir, addr, netip.MustParseAddr(apiService6))
 	if err != nil {
 		return err
 	}
@@ -29,14 +27,14 @@ func (c *Cluster) startControl(ctx context.Context) error {
 	if err := os.WriteFile(tokens, []byte(token+",admin,1,system:masters\n"), 0o600); err != nil {
 		return fmt.Errorf("writing a token: %w", err)
 	}
-	if err := kubetest.WriteKubeconfig(c.Kubeconfig(), keys.CA, apiServer, "admin", token); err != nil {
+	if err := kubetest.WriteKubeconfig(c.Kubeconfig(), keys.CA, "https://"+netip.AddrPortFrom(addr, 6443).String(), "admin", token); err != nil {
 		return err
 	}
 	if err := c.connect(); err != nil {
 		return err
 	}
 	server := append([]string{c.programs.kube}, kubetest.APIServerArgs(keys, tokens)...)
-	server = append(server, "--bind-address="+controlAddr, "--secure-port=6443", "--advertise-address="+controlAddr,
+	server = append(server, "--bind-address="+addr.String(), "--secure-port=6443", "--advertise-address="+addr.String(),
 		"--service-cluster-ip-range="+c.options.families(serviceNet, serviceNet6), "--kubelet-preferred-address-types=InternalIP")
 	if err := errors.Join(
 		c.Control.Start("etcd", append([]string{c.programs.etcd}, kubetest.EtcdArgs("/var/lib/etcd")...)...),

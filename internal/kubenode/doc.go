@@ -14,7 +14,7 @@
 //	    └── node2  10.10.0.12, pods in 10.244.2.0/24      Services in 10.96.0.0/16
 //
 // With two families each also has an IPv6 address: fd00:10:10::1, fd00:10:10::11 and so on, pods in
-// fd00:10:244:1::/64 and so on, Services in fd00:10:96::/112.
+// fd00:10:244:1::/64 and so on, Services in fd00:10:96::/112. A cluster without IPv4 has only these.
 //
 // It needs root, and Debian's packages runc, containernetworking-plugins, iptables or nftables, and busybox-static.
 package kubenode

@@ -27,8 +27,7 @@ type Host struct {
 	*nodetest.Host // its network
 
 	Name  string
-	Addr  netip.Addr // its own in the cluster's network
-	Addr6 netip.Addr // the zero value: the cluster has one family
+	Addrs []netip.Addr // its own in the cluster's network, one of each family that the cluster has, IPv4 first
 
 	logs     string // folder of its services' output
 	cmd      *exec.Cmd

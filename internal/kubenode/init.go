@@ -127,9 +127,6 @@ func mountAll() error {
 	if err := os.Remove("/etc/resolv.conf"); err != nil && !errors.Is(err, os.ErrNotExist) { // it may be a link
 		return fmt.Errorf("removing resolv.conf: %w", err)
 	}
-	if err := os.WriteFile("/etc/resolv.conf", []byte("nameserver "+InternetDNS+"\n"), 0o644); err != nil {
-		return fmt.Errorf("writing resolv.conf: %w", err)
-	}
 	return fakeSysctls()
 }
 

@@ -23,17 +23,17 @@ const (
 	InternetAddr6 = "2001:db8::7"
 )
 
-// serveInternet starts a DNS server that stands for the Internet's, at [InternetDNS] of a machine. A name of [InternetZone] has an
+// serveInternet starts a DNS server that stands for the Internet's, at an address of a machine. A name of [InternetZone] has an
 // address of each family, a service at port 443 of www, and a text; one that begins with long has so many texts that they need TCP.
 // While silent is set it answers nothing.
-func serveInternet(m *Host, silent *atomic.Bool) (s *proctest.DNSServer, err error) {
+func serveInternet(m *Host, addr netip.Addr, silent *atomic.Bool) (s *proctest.DNSServer, err error) {
 	answer := func(w dns.ResponseWriter, q *dns.Msg) {
 		if !silent.Load() {
 			answerInternet(w, q)
 		}
 	}
 	err = m.Do(func() error {
-		s, err = proctest.ServeDNS(&net.ListenConfig{}, netip.MustParseAddrPort(InternetDNS+":53"), dns.HandlerFunc(answer))
+		s, err = proctest.ServeDNS(&net.ListenConfig{}, netip.AddrPortFrom(addr, 53), dns.HandlerFunc(answer))
 		return err
 	})
 	return s, err

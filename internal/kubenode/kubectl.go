@@ -40,7 +40,8 @@ const corednsReplicas = 2
 
 // deployCoreDNS has the cluster's own DNS run, and waits until it answers.
 func (c *Cluster) deployCoreDNS(ctx context.Context) error {
-	if _, err := c.Kubectl(ctx, corednsManifest, "apply", "-f", "-"); err != nil {
+	manifest := strings.Replace(corednsManifest, "clusterIP: "+DNSService, `clusterIP: "`+c.options.dnsService()+`"`, 1)
+	if _, err := c.Kubectl(ctx, manifest, "apply", "-f", "-"); err != nil {
 		return err
 	}
 	return c.AwaitDNS(ctx)
@@ -48,10 +49,7 @@ func (c *Cluster) deployCoreDNS(ctx context.Context) error {
 
 // AwaitDNS waits until all pods of CoreDNS are ready, and kube-proxy on every node leads to them.
 func (c *Cluster) AwaitDNS(ctx context.Context) error {
-	families := []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4}
-	if c.options.DualStack {
-		families = append(families, discoveryv1.AddressTypeIPv6)
-	}
+	families := of(c.options, discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6)
 	return c.waitUntil(ctx, "every node leads to CoreDNS", func(ctx context.Context) error {
 		addrs, err := c.endpointsOfDNS(ctx)
 		if err != nil {

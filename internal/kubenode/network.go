@@ -12,14 +12,16 @@ import (
 	"github.com/nodecache/node-cache/internal/nodetest"
 )
 
-// InternetDNS is the address of the server that stands for the Internet's DNS.
-const InternetDNS = "192.0.2.53"
+// InternetDNS is the address of the server that stands for the Internet's DNS, and InternetDNS6 where the cluster has no IPv4.
+const (
+	InternetDNS  = "192.0.2.53"
+	InternetDNS6 = "2001:db8::53"
+)
 
 // The cluster's addresses.
 const (
 	// DNSService is the address of Service kube-system/kube-dns.
 	DNSService  = "10.96.0.10"
-	apiService  = "10.96.0.1"
 	serviceNet  = "10.96.0.0/16"
 	podNet      = "10.244.0.0/16"
 	controlAddr = "10.10.0.1"
@@ -28,8 +30,10 @@ const (
 	lanPort     = "eth0"
 )
 
-// The addresses of a cluster of two families besides.
+// The addresses of a cluster of two families besides, and of one without IPv4.
 const (
+	dnsService6  = "fd00:10:96::a"
+	apiService6  = "fd00:10:96::1"
 	serviceNet6  = "fd00:10:96::/112"
 	podNet6      = "fd00:10:244::/56"
 	controlAddr6 = "fd00:10:10::1"
@@ -45,23 +49,25 @@ func nodeAddr6(i int) netip.Addr {
 	return netip.AddrFrom16(addr)
 }
 
-// families joins what a cluster has of IPv4, and of IPv6 when it has two families, as Kubernetes' programs want it.
-func (o Options) families(four, six string) string {
-	if !o.DualStack {
-		return four
+// of returns what a cluster has of IPv4 and of IPv6.
+func of[T any](o Options, four, six T) (all []T) {
+	if !o.IPv6Only {
+		all = append(all, four)
 	}
-	return four + "," + six
+	if o.IPv6Only || o.DualStack {
+		all = append(all, six)
+	}
+	return all
 }
+
+// families joins what a cluster has of IPv4 and of IPv6, as Kubernetes' programs want it.
+func (o Options) families(four, six string) string { return strings.Join(of(o, four, six), ",") }
 
 // podsOf are the addresses of the pods of node i.
 func (o Options) podsOf(i int) []netip.Prefix {
-	pods := []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), 0}), 24)}
-	if o.DualStack {
-		addr := netip.MustParsePrefix(podNet6).Addr().As16()
-		addr[7] = byte(i)
-		pods = append(pods, netip.PrefixFrom(netip.AddrFrom16(addr), 64))
-	}
-	return pods
+	addr := netip.MustParsePrefix(podNet6).Addr().As16()
+	addr[7] = byte(i)
+	return of(o, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), 0}), 24), netip.PrefixFrom(netip.AddrFrom16(addr), 64))
 }
 
 // network is the pods' network on node i, as its CNI plugins are configured.
@@ -81,20 +87,26 @@ func (o Options) network(i int) string {
 
 // defaultRoutes are the networks that hold all addresses.
 func (o Options) defaultRoutes() []netip.Prefix {
-	all := []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)}
-	if o.DualStack {
-		all = append(all, netip.PrefixFrom(netip.IPv6Unspecified(), 0))
-	}
-	return all
+	return of(o, netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0))
+}
+
+// control is the control machine's address, by which it serves.
+func (o Options) control() netip.Addr {
+	return netip.MustParseAddr(of(o, controlAddr, controlAddr6)[0])
+}
+
+// dnsService is the address of Service kube-system/kube-dns, the first if it has two.
+func (o Options) dnsService() string { return of(o, DNSService, dnsService6)[0] }
+
+// internet is the address of the Internet's DNS.
+func (o Options) internet() netip.Addr {
+	return netip.MustParseAddr(of(o, InternetDNS, InternetDNS6)[0])
 }
 
 // buildLAN makes the switch that all machines are plugged into, on the control machine, which is the nodes' way to
 // everywhere.
 func (o Options) buildLAN(control *Host) error {
-	control.Addr = netip.MustParseAddr(controlAddr)
-	if o.DualStack {
-		control.Addr6 = netip.MustParseAddr(controlAddr6)
-	}
+	control.Addrs = of(o, netip.MustParseAddr(controlAddr), netip.MustParseAddr(controlAddr6))
 	return control.Do(func() error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = lanBridge
@@ -104,7 +116,7 @@ func (o Options) buildLAN(control *Host) error {
 		if err := nodetest.SetLinkUp(lanBridge, control.lanPrefixes()...); err != nil {
 			return err
 		}
-		internet := netip.MustParseAddr(InternetDNS)
+		internet := o.internet()
 		return nodetest.SetLinkUp("lo", netip.PrefixFrom(internet, internet.BitLen()))
 	})
 }
@@ -125,10 +137,7 @@ func (o Options) connect(control, node *Host, i int) error {
 	if err != nil {
 		return fmt.Errorf("connecting node %d: %w", i, err)
 	}
-	node.Addr = nodeAddr(i)
-	if o.DualStack {
-		node.Addr6 = nodeAddr6(i)
-	}
+	node.Addrs = of(o, nodeAddr(i), nodeAddr6(i))
 	err = node.Do(func() error {
 		if err := nodetest.SetLinkUp(lanPort, node.lanPrefixes()...); err != nil {
 			return err
@@ -143,9 +152,13 @@ func (o Options) connect(control, node *Host, i int) error {
 
 // lanPrefixes are the machine's addresses, one of each family that the cluster has, with the networks that the switch is.
 func (h *Host) lanPrefixes() []netip.Prefix {
-	all := []netip.Prefix{netip.PrefixFrom(h.Addr, lanBits)}
-	if h.Addr6.IsValid() {
-		all = append(all, netip.PrefixFrom(h.Addr6, lanBits6))
+	all := make([]netip.Prefix, len(h.Addrs))
+	for i, addr := range h.Addrs {
+		bits := lanBits
+		if addr.Is6() {
+			bits = lanBits6
+		}
+		all[i] = netip.PrefixFrom(addr, bits)
 	}
 	return all
 }

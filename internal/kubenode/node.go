@@ -80,9 +80,9 @@ const cniText = `{"cniVersion": "0.4.0", "name": "pods", "plugins": [
 func (n *Node) startKubelet() error {
 	err := errors.Join(
 		makeCgroup(n.cgroup),
-		n.Write(kubeletConfig, fmt.Sprintf(kubeletText, DNSService, n.cgroup)),
+		n.Write(kubeletConfig, fmt.Sprintf(kubeletText, n.cluster.options.dnsService(), n.cgroup)),
 		n.Start("kubelet", n.cluster.programs.kube, "kubelet", "--config="+kubeletConfig, "--kubeconfig="+n.cluster.Kubeconfig(),
-			"--hostname-override="+n.Name, "--node-ip="+n.cluster.options.families(n.Addr.String(), n.Addr6.String())),
+			"--hostname-override="+n.Name, "--node-ip="+n.cluster.options.families(nodeAddr(n.number).String(), nodeAddr6(n.number).String())),
 	)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -120,7 +121,7 @@ func takeCounts(t *testing.T, clients []client) counts {
 	t.Helper()
 	var sum counts
 	for _, c := range clients {
-		status, text := c.harness.httpDo(t, http.MethodPost, "http://"+c.pod.Status.PodIP+":8080/counts")
+		status, text := c.harness.httpDo(t, http.MethodPost, "http://"+net.JoinHostPort(c.pod.Status.PodIP, "8080")+"/counts")
 		var one counts
 		if err := json.Unmarshal([]byte(text), &one); err != nil || status != http.StatusOK {
 			t.Fatalf("the counts of %s: %d, %v: %s", c.name, status, err, text)

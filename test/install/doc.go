@@ -5,8 +5,8 @@
 // under load, rolling updates, the fallback, monitoring, and what is left when it is gone. Then other ways of it: the
 // transparent and central overlays, the components, and the chart with helm from its installation to its end, with kube-proxy
 // in both modes. The kernel answers hits of pods with a route each and of pods at a bridge. A soak also has a cluster of two
-// families, where the dual-stack overlay answers over both, with the rules of nftables and with those of iptables, and the
-// specs of Kubernetes' own end-to-end suite about DNS.
+// families, where the dual-stack overlay answers over both, with the rules of nftables and with those of iptables, one
+// without IPv4, and the specs of Kubernetes' own end-to-end suite about DNS.
 //
 // The image of component iptables is made of packages of Debian's, which needs apt and the network: IMAGE_IPTABLES says
 // that they may be fetched.

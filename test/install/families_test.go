@@ -39,6 +39,9 @@ func TestFamilies(t *testing.T) { //nolint:tparallel // its steps share a cluste
 	t.Run("preflight", func(t *testing.T) {
 		b.testPreflight(t, "iptables", "overlays/dual-stack")
 	})
+	t.Run("a namespace opts in", func(t *testing.T) {
+		b.testOptInOf(t, "daemonset/overlays/dual-stack", agentAddr, "kubernetes.default.svc.cluster.local,www.example.com,www.example.com/AAAA")
+	})
 	t.Run("dual-stack", func(t *testing.T) {
 		b.testFamilies(t, "daemonset/overlays/dual-stack", "nftables")
 		b.uninstall(t, before, "daemonset/uninstall")
@@ -51,6 +54,18 @@ func TestFamilies(t *testing.T) { //nolint:tparallel // its steps share a cluste
 		b.testFamilies(t, kustomization(t, "daemonset/overlays/dual-stack", "daemonset/components/iptables"), "iptables-nft")
 		b.uninstall(t, before, "daemonset/uninstall-iptables")
 	})
+}
+
+// TestIPv6Only has a namespace opt in where nodes, pods and Services have no IPv4.
+func TestIPv6Only(t *testing.T) {
+	t.Parallel()
+	if !proctest.Soak() {
+		t.Skip("a third cluster beside two takes their time: make soak")
+	}
+	b := newHarness(t, kubenode.Options{ProxyMode: "nftables", IPv6Only: true})
+	b.testPreflight(t, "nftables", "overlays/ipv6")
+	b.testOptInOf(t, "daemonset/overlays/ipv6", agentAddr6, "kubernetes.default.svc.cluster.local/AAAA/fd00:10:96::1,www.example.com/AAAA")
+	b.expectLeases(t, "nftables", agentAddr6)
 }
 
 // testFamilies has agents answer over both families with a backend, and deletes them from under the clients, whom the fallback

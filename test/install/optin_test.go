@@ -108,21 +108,7 @@ func (b *harness) testOptIn(t *testing.T) {
 	got := measure(t, clients, 3*time.Second, "pods that are in")
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 
-	// What a killed process had in its sockets is lost, and its sessions are reset.
-	killed := b.agents(t)[0]
-	if out, err := b.Nodes[0].Output(t.Context(), "sh", "-c", "kill -KILL $(pidof node-cache)"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	got = measure(t, clients, 3*time.Second, "while an agent is killed and starts again")
-	if got.UDP.Lost > 2 || got.UDP.Wrong > 0 {
-		t.Errorf("%s\n%s", got, strings.Join(got.UDP.Failures, "\n"))
-	}
-	b.eventually(t, "the agent has started again", func() bool {
-		pod := b.agents(t)[0]
-		return pod.Name == killed.Name && pod.Status.ContainerStatuses[0].RestartCount > 0
-	})
-	b.kubectl(t, "-n", "kube-system", "delete", "pod", killed.Name) // a pod that was restarted would trouble the steps to come
-	b.awaitAgentsReady(t)
+	b.killAgent(t, clients)
 
 	b.kubectl(t, "label", "namespace", "default", "node-cache.io/dns-")
 	b.awaitOptIn(t, "ClusterFirst")
@@ -137,6 +123,59 @@ func (b *harness) testOptIn(t *testing.T) {
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 	b.kubectlInput(t, optInPods, "delete", "--wait=false", "-f", "-")
 	b.removeOptIn(t)
+}
+
+// killAgent kills the agent of the first node while clients ask, whom the fallback answers until it has started again.
+func (b *harness) killAgent(t *testing.T, clients []client) {
+	t.Helper()
+	// What a killed process had in its sockets is lost, and its sessions are reset.
+	killed := b.agents(t)[0]
+	if out, err := b.Nodes[0].Output(t.Context(), "sh", "-c", "kill -KILL $(pidof node-cache)"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	got := measure(t, clients, 3*time.Second, "while an agent is killed and starts again")
+	if got.UDP.Lost > 2 || got.UDP.Wrong > 0 {
+		t.Errorf("%s\n%s", got, strings.Join(got.UDP.Failures, "\n"))
+	}
+	flows := b.trackedFlows(t, clients, true)
+	proctest.Figure(t, "the kernels track %d flows to the fallback", len(flows))
+	if len(flows) == 0 {
+		t.Error("the fallback has answered nothing")
+	}
+	b.eventually(t, "the agent has started again", func() bool {
+		pod := b.agents(t)[0]
+		return pod.Name == killed.Name && pod.Status.ContainerStatuses[0].RestartCount > 0
+	})
+	b.kubectl(t, "-n", "kube-system", "delete", "pod", killed.Name) // a pod that was restarted would disturb the steps to come
+	b.awaitAgentsReady(t)
+}
+
+// testOptInOf lets a namespace ask the agents of an overlay, whose first address its pods get, kills an agent meanwhile, and goes back.
+func (b *harness) testOptInOf(t *testing.T, overlay, addr, names string) {
+	t.Helper()
+	b.kubectl(t, "apply", "-k", kustomization(t, overlay, "daemonset/components/opt-in"))
+	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
+	b.awaitAgentsReady(t)
+	b.kubectl(t, "label", "namespace", "default", "node-cache.io/dns=on")
+	b.awaitOptIn(t, "None")
+	clients := b.startClients(t, "opts-in", "-names="+names)
+	for _, c := range clients {
+		want := "search default.svc.cluster.local svc.cluster.local cluster.local\nnameserver " + addr + "\noptions ndots:5\n"
+		if conf := c.exec(t, "cat", "/etc/resolv.conf"); conf != want {
+			t.Errorf("%s has\n%swant\n%s", c.name, conf, want)
+		}
+		if out := c.exec(t, "nslookup", "-type=aaaa", "www.example.com"); !strings.Contains(out, kubenode.InternetAddr6) {
+			t.Errorf("%s: %s", c.name, out)
+		}
+	}
+	got := measure(t, clients, 2*time.Second, "pods that are in")
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+	b.killAgent(t, clients)
+	b.kubectl(t, "label", "namespace", "default", "node-cache.io/dns-")
+	b.awaitOptIn(t, "ClusterFirst")
+	b.removeOptIn(t)
+	got = measure(t, clients, 2*time.Second, "pods that are in, of a namespace that is out")
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 }
 
 // removeOptIn removes what component opt-in adds.

@@ -18,6 +18,7 @@ const gkeLabel = "cloud.google.com/gke-nodepool"
 func (b *harness) testPreflight(t *testing.T, mode, variant string) {
 	t.Helper()
 	plugin := b.plugin(t)
+	service := b.kubectl(t, "-n", "kube-system", "get", "service", "kube-dns", "-o", "jsonpath={.spec.clusterIP}")
 	expect := func(name, verdict, plane, variant string) {
 		out, err := output(t, plugin("preflight -o json"))
 		var report struct {
@@ -42,7 +43,7 @@ func (b *harness) testPreflight(t *testing.T, mode, variant string) {
 		}
 		for check, want := range map[string]string{
 			"data plane": verdict + " " + plane, "fallback": "ok 2 ready endpoints", "cluster domain": "ok cluster.local.",
-			"zones": "ok the cluster's DNS serves no other zones", "kubelets": "ok clusterDNS: 10.96.0.10 (2 asked)",
+			"zones": "ok the cluster's DNS serves no other zones", "kubelets": "ok clusterDNS: " + service + " (2 asked)",
 		} {
 			if found[check] != want {
 				t.Errorf("%s: %s: %q, want %q", name, check, found[check], want)

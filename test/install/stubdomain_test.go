@@ -26,7 +26,7 @@ const (
 // startCompanyDNS serves the DNS of a company at the control machine until the test ends, and returns its address.
 func (b *harness) startCompanyDNS(t *testing.T) netip.AddrPort {
 	t.Helper()
-	addr := netip.AddrPortFrom(b.Control.Addr, 53)
+	addr := netip.AddrPortFrom(b.Control.Addrs[0], 53)
 	server := &dns.Server{Handler: dns.HandlerFunc(companyAnswers)}
 	err := b.Control.Do(func() (err error) {
 		server.PacketConn, err = (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", addr.String())
