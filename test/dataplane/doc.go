@@ -2,7 +2,7 @@
 
 // Package dataplane runs the agent beside real Cilium or a real policy engine on one node. It looks at what pods get in each of Cilium's
 // settings: while the agent serves, while it is dead, stopped or restarted, when it hands over to one of the same version and of another,
-// and where a policy denies it.
+// and where a policy denies it. In one setting a namespace opts in and out, with the component's real policy.
 //
 //	upstream ──veth── node: etcd and API server by a proxy, cilium-agent, node-cache with 169.254.20.10 on lo
 //	                   ├─ dns       a Cilium endpoint, which the Service kube-dns has: the fallback

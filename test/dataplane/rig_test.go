@@ -66,7 +66,8 @@ type rig struct {
 type pod struct {
 	*nodetest.Host
 
-	ip netip.Addr
+	ip   netip.Addr
+	spec corev1.PodSpec // as the API server has it
 }
 
 // newRig starts everything but the agent, until the test ends: with the Cilium of a module below test, and flags for it.
@@ -147,7 +148,12 @@ func (r *rig) addPod(t *testing.T, object kubetest.Pod) *pod {
 	kubetest.Apply(t, r.cluster, object.Object())
 	p := &pod{Host: host, ip: r.cilium.add(t, object.Namespace, host)}
 	object.IPs = []netip.Addr{p.ip}
-	kubetest.Apply(t, r.cluster, object.Object())
+	pods := r.cluster.Client().CoreV1().Pods(object.Namespace)
+	made, err := pods.Get(t.Context(), object.Name, metav1.GetOptions{})
+	assert.NoError(t, err)
+	p.spec, made.Status = made.Spec, object.Object().Status
+	_, err = pods.UpdateStatus(t.Context(), made, metav1.UpdateOptions{})
+	assert.NoError(t, err)
 	return p
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -47,8 +48,8 @@ func pathOf(o *unstructured.Unstructured) string {
 	if o.GetNamespace() != "" {
 		path += "/namespaces/" + o.GetNamespace()
 	}
-	plural := map[string]string{"NetworkPolicy": "networkpolicies", "CiliumNetworkPolicy": "ciliumnetworkpolicies", "CiliumClusterwideNetworkPolicy": "ciliumclusterwidenetworkpolicies"}
-	return path + "/" + plural[o.GetKind()] + "/" + o.GetName()
+	resource, _ := meta.UnsafeGuessKindToResource(o.GroupVersionKind())
+	return path + "/" + resource.Resource + "/" + o.GetName()
 }
 
 // TestPolicies compares what package dnspolicy says of policies with what Cilium does, and shows that the templates leave the rest alone.
