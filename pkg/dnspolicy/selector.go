@@ -3,6 +3,7 @@
 package dnspolicy
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -12,50 +13,25 @@ import (
 // maxSelector is the longest selector that Calico's API takes, in bytes.
 const maxSelector = 1024
 
+// tokens are those of a selector of Calico's: values in quotes, operators, and names, which keywords are too.
+var tokens = regexp.MustCompile(`"[^"]*"|'[^']*'|&&|\|\||==|!=|[!(){},]|[A-Za-z0-9_./-]+`)
+
 // matchCalico says whether a selector of Calico's language matches labels. It knows all(), has(), ==, !=, in, not in, !, && and ||; what else
 // it reads is unknown. An empty selector matches all.
 func matchCalico(text string, set labels.Set) Verdict {
 	if strings.TrimSpace(text) == "" {
 		return Allowed
 	}
-	if len(text) > maxSelector {
+	if len(text) > maxSelector || strings.Trim(tokens.ReplaceAllString(text, ""), " \t") != "" {
 		return Unknown
 	}
-	tokens, ok := tokenize(text)
-	p := &parser{tokens: tokens, set: set}
+	p := &parser{tokens: tokens.FindAllString(text, -1), set: set}
 	v := p.or()
-	if !ok || p.failed || len(p.tokens) > 0 {
+	if p.failed || len(p.tokens) > 0 {
 		return Unknown
 	}
 	return verdict(v)
 }
-
-// tokenize splits a selector: values in quotes, names, operators.
-func tokenize(text string) (tokens []string, ok bool) {
-	for text = strings.TrimLeft(text, " \t"); text != ""; text = strings.TrimLeft(text, " \t") {
-		n := 1
-		switch {
-		case text[0] == '"' || text[0] == '\'':
-			n = 2 + strings.IndexByte(text[1:], text[0])
-			ok = n > 1
-		case slices.Contains([]string{"&&", "||", "==", "!="}, text[:min(2, len(text))]):
-			n, ok = 2, true
-		case strings.IndexByte("!(){},", text[0]) >= 0:
-			ok = true
-		default:
-			n = len(text) - len(strings.TrimLeft(text, nameLetters))
-			ok = n > 0
-		}
-		if !ok {
-			return nil, false
-		}
-		tokens, text = append(tokens, text[:n]), text[n:]
-	}
-	return tokens, true
-}
-
-// nameLetters are those of names and of keywords.
-const nameLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-"
 
 // A parser evaluates while it reads.
 type parser struct {
@@ -73,19 +49,19 @@ func (p *parser) take(token string) bool {
 	return true
 }
 
-func (p *parser) expect(token string) {
-	if !p.take(token) {
-		p.failed = true
-	}
-}
+func (p *parser) expect(token string) { p.failed = !p.take(token) || p.failed }
 
-func (p *parser) next() string {
-	if len(p.tokens) == 0 {
+// next takes a token of a kind: whether it is a value in quotes, or a name.
+func (p *parser) next(quoted bool) (token string) {
+	const quotes, operators = `"'`, "!(){},&|="
+	if len(p.tokens) == 0 || strings.Contains(operators, p.tokens[0][:1]) || strings.Contains(quotes, p.tokens[0][:1]) != quoted {
 		p.failed = true
 		return ""
 	}
-	token := p.tokens[0]
-	p.tokens = p.tokens[1:]
+	token, p.tokens = p.tokens[0], p.tokens[1:]
+	if quoted {
+		return token[1 : len(token)-1]
+	}
 	return token
 }
 
@@ -113,56 +89,36 @@ func (p *parser) term() bool {
 		v := p.or()
 		p.expect(")")
 		return v
+	case p.take("all"):
+		p.expect("(")
+		p.expect(")")
+		return true
+	case p.take("has"):
+		p.expect("(")
+		_, has := p.label()
+		p.expect(")")
+		return has
 	}
-	name := p.next()
-	if !isName(name) {
-		p.failed = true
-		return false
-	}
-	if p.take("(") {
-		return p.function(name)
-	}
-	value, has := p.set[name]
+	value, has := p.label()
 	switch {
 	case p.take("=="):
-		return p.value() == value && has
+		return p.next(true) == value && has
 	case p.take("!="):
-		return p.value() != value || !has
+		return p.next(true) != value || !has
 	case p.take("in"):
 		return slices.Contains(p.values(), value) && has
 	case p.take("not"):
 		p.expect("in")
 		return !slices.Contains(p.values(), value) || !has
 	}
-	p.failed = true
+	p.failed = true // global() too: it is only for what has no namespace
 	return false
 }
 
-func (p *parser) function(name string) (v bool) {
-	switch name {
-	case "all":
-		v = true
-	case "has":
-		key := p.next()
-		_, v = p.set[key]
-		p.failed = p.failed || !isName(key)
-	default: // global() is only for what has no namespace
-		p.failed = true
-	}
-	p.expect(")")
-	return v
-}
-
-// isName reports whether a token is a name, not a value or an operator.
-func isName(token string) bool { return token != "" && strings.Trim(token, nameLetters) == "" }
-
-func (p *parser) value() string {
-	token := p.next()
-	if len(token) < 2 || token[0] != '"' && token[0] != '\'' {
-		p.failed = true
-		return ""
-	}
-	return token[1 : len(token)-1]
+// label takes a name, and returns the label.
+func (p *parser) label() (value string, has bool) {
+	value, has = p.set[p.next(false)]
+	return value, has
 }
 
 // values are those of a list.
@@ -172,7 +128,7 @@ func (p *parser) values() (all []string) {
 		if len(all) > 0 {
 			p.expect(",")
 		}
-		all = append(all, p.value())
+		all = append(all, p.next(true))
 	}
 	return all
 }

@@ -24,6 +24,8 @@ func TestMatchCalico(t *testing.T) {
 		{`app != "web"`, Denied},
 		{`none != "web"`, Allowed},
 		{`none == ""`, Denied},
+		{`app != 'a"' && app in {'web', 'a"'}`, Allowed},
+		{`app in {"a"} || all`, Unknown},
 		{`has(team.example/tier) && !has(none)`, Allowed},
 		{`app in {"a", "web"} || has(none)`, Allowed},
 		{`app not in {'a','web'}`, Denied},
