@@ -13,9 +13,10 @@ func policyObjects() map[string]string {
 	const system = "/api/v1/namespaces/kube-system"
 	list[system+"/pods"] = `{"kind": "PodList", "apiVersion": "v1", "items": [{"status": {"phase": "Running", "podIPs": [{"ip": "10.244.0.2"}]}}]}`
 	list["/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices"] = `{"kind": "EndpointSliceList", "apiVersion": "discovery.k8s.io/v1", "items": [
-		{"metadata": {"namespace": "kube-system", "labels": {"kubernetes.io/service-name": "coredns"}}, "addressType": "IPv4", "endpoints": [{"addresses": ["10.244.0.10"]}], "ports": [{"port": 53, "protocol": "UDP"}]}]}`
+		{"metadata": {"namespace": "kube-system", "labels": {"kubernetes.io/service-name": "coredns"}}, "addressType": "IPv4", "endpoints": [{"addresses": ["10.244.0.10"]}], "ports": [{"name": "dns", "port": 53, "protocol": "UDP"}]}]}`
+	list[system+"/services"] = strings.Replace(list[system+"/services"], `"spec": {`, `"spec": {"ports": [{"name": "dns", "port": 53}], `, 1)
 	list["/api/v1/pods"] = `{"kind": "PodList", "apiVersion": "v1", "items": [
-		{"metadata": {"namespace": "shop", "name": "web", "labels": {"app": "web"}}, "status": {"podIPs": [{"ip": "10.244.0.20"}]}},
+		{"metadata": {"namespace": "shop", "name": "web", "labels": {"app": "web"}}, "spec": {"nodeName": "node1"}, "status": {"podIPs": [{"ip": "10.244.0.20"}]}},
 		{"metadata": {"namespace": "kube-system", "name": "coredns", "labels": {"k8s-app": "kube-dns"}}, "spec": {"dnsPolicy": "Default"}, "status": {"podIPs": [{"ip": "10.244.0.10"}]}}]}`
 	list["/api/v1/namespaces"] = `{"kind": "NamespaceList", "apiVersion": "v1", "items": [{"metadata": {"name": "shop"}}, {"metadata": {"name": "kube-system"}}]}`
 	list["/apis/networking.k8s.io/v1/networkpolicies"] = `{"kind": "NetworkPolicyList", "apiVersion": "networking.k8s.io/v1", "items": [{"metadata": {"namespace": "shop", "name": "dns"},
@@ -40,7 +41,7 @@ func TestPreflightPolicies(t *testing.T) {
 		{"Cilium with the template", func(list map[string]string) {
 			list["/apis/cilium.io/v2/ciliumclusterwidenetworkpolicies"] = `{"kind": "CiliumClusterwideNetworkPolicyList", "apiVersion": "cilium.io/v2", "items": [{"kind": "CiliumClusterwideNetworkPolicy", "apiVersion": "cilium.io/v2",
 				"metadata": {"name": "node-cache"}, "spec": {"endpointSelector": {}, "enableDefaultDeny": {"egress": false}, "egress": [{"toEntities": ["host"], "toPorts": [{"ports": [{"port": "53"}]}]}]}}]}`
-		}, "", "ok policies they deny no pod DNS at 169.254.20.10"},
+		}, "", "ok policies they deny no pod DNS at 169.254.20.10, and no agent the DNS Service"},
 		{"NetworkPolicies only", func(list map[string]string) {
 			list["/apis/apps/v1/daemonsets"] = `{"kind": "DaemonSetList", "apiVersion": "apps/v1", "items": []}`
 			delete(list, "/apis/crd.projectcalico.org/v1/tiers")

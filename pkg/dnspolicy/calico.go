@@ -79,17 +79,13 @@ func (p *policy) order() float64 {
 // A calicoEngine evaluates as Calico does.
 type calicoEngine struct{ *cluster }
 
-// sort has the policies in the order in which Calico evaluates them.
+// sort has the tiers, and the policies of each, in the order in which Calico evaluates them.
 func (c calicoEngine) sort() {
-	if _, ok := c.tiers[defaultTier]; !ok {
-		if c.tiers == nil {
-			c.tiers = map[string]tier{}
-		}
-		c.tiers[defaultTier] = tier{order: defaultTierOrder}
-	}
-	slices.SortStableFunc(c.others, func(x, y policy) int {
-		return cmp.Or(cmp.Compare(c.tiers[x.tier()].order, c.tiers[y.tier()].order), strings.Compare(x.tier(), y.tier()),
-			cmp.Compare(x.order(), y.order()), strings.Compare(x.name, y.name))
+	c.tierNames = slices.SortedFunc(maps.Keys(c.tiers), func(x, y string) int {
+		return cmp.Or(cmp.Compare(c.tiers[x].order, c.tiers[y].order), strings.Compare(x, y))
+	})
+	slices.SortFunc(c.others, func(x, y policy) int { // those of a tier
+		return cmp.Or(cmp.Compare(x.order(), y.order()), strings.Compare(x.name, y.name))
 	})
 }
 
@@ -118,13 +114,6 @@ func (c calicoEngine) decide(f *flow, d direction) result {
 
 // walkTiers walks until a policy has decided. What no tier decides is allowed, by the profile of the namespace.
 func (c calicoEngine) walkTiers(w *walk, f *flow, d direction) {
-	names := make([]string, 0, len(c.tiers))
-	for name := range c.tiers {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(x, y string) int {
-		return cmp.Or(cmp.Compare(c.tiers[x].order, c.tiers[y].order), strings.Compare(x, y))
-	})
 	for i := range c.others {
 		p := &c.others[i]
 		if _, known := c.tiers[p.tier()]; (!known || p.broken) && c.selects(p, f, d) != Denied {
@@ -132,7 +121,7 @@ func (c calicoEngine) walkTiers(w *walk, f *flow, d direction) {
 			w.policies, w.unknown = append(w.policies, p.name), append(w.unknown, p.name)
 		}
 	}
-	for _, name := range names {
+	for _, name := range c.tierNames {
 		w.selected = Denied
 		if c.walkTier(w, name, f, d) {
 			return
@@ -247,7 +236,7 @@ func (c calicoEngine) selects(p *policy, f *flow, d direction) Verdict {
 }
 
 func (c calicoEngine) matches(p *policy, r *calicoRule, f *flow) Verdict {
-	if r.ICMP != nil || r.IPVersion != 0 && (r.IPVersion == 4) != f.addr.Is4() ||
+	if r.ICMP != nil || r.IPVersion != 0 && (r.IPVersion == 4) != f.to.addr.Is4() ||
 		r.Protocol != nil && !protocolIs(*r.Protocol, f.protocol) || r.NotProtocol != nil && protocolIs(*r.NotProtocol, f.protocol) {
 		return Denied
 	}
@@ -255,8 +244,8 @@ func (c calicoEngine) matches(p *policy, r *calicoRule, f *flow) Verdict {
 	if r.HTTP != nil || len(r.Source.Ports) > 0 || len(r.Source.NotPorts) > 0 { // the port of the pod varies
 		v = Unknown
 	}
-	v = min(v, c.entityMatches(p, &r.Source, f.from, addrOf(f.from, f.addr.Is4())))
-	v = min(v, c.entityMatches(p, &r.Destination, f.to, f.addr))
+	v = min(v, c.entityMatches(p, &r.Source, f.from))
+	v = min(v, c.entityMatches(p, &r.Destination, f.to))
 	if len(r.Destination.Ports) > 0 {
 		v = min(v, calicoPorts(r.Destination.Ports, f))
 	}
@@ -270,20 +259,20 @@ func protocolIs(p intstr.IntOrString, protocol corev1.Protocol) bool {
 }
 
 // entityMatches says whether one end of a flow matches, without its port.
-func (c calicoEngine) entityMatches(p *policy, e *calicoEntity, pod *corev1.Pod, addr netip.Addr) Verdict {
+func (c calicoEngine) entityMatches(p *policy, e *calicoEntity, one end) Verdict {
 	v := Allowed
 	if e.Services != nil || e.ServiceAccounts != nil {
 		v = Unknown
 	}
 	if len(e.Nets) > 0 {
-		v = min(v, netsContain(e.Nets, addr))
+		v = min(v, netsContain(e.Nets, one.addr))
 	}
-	v = min(v, not(netsContain(e.NotNets, addr)))
+	v = min(v, not(netsContain(e.NotNets, one.addr)))
 	if e.Selector != "" || e.NamespaceSelector != "" {
-		v = min(v, c.endMatches(p, e.Selector, e.NamespaceSelector, pod, addr))
+		v = min(v, c.endMatches(p, e.Selector, e.NamespaceSelector, one))
 	}
 	if e.NotSelector != "" {
-		v = min(v, not(c.endMatches(p, e.NotSelector, e.NamespaceSelector, pod, addr)))
+		v = min(v, not(c.endMatches(p, e.NotSelector, e.NamespaceSelector, one)))
 	}
 	return v
 }
@@ -300,8 +289,8 @@ func netsContain(nets []string, addr netip.Addr) (v Verdict) {
 }
 
 // endMatches says whether selectors match a pod, or a set of addresses. A policy of a namespace selects there, unless it says otherwise.
-func (c calicoEngine) endMatches(p *policy, selector, namespaces string, pod *corev1.Pod, addr netip.Addr) (v Verdict) {
-	if pod != nil {
+func (c calicoEngine) endMatches(p *policy, selector, namespaces string, one end) (v Verdict) {
+	if pod := one.pod; pod != nil {
 		v = matchCalico(selector, calicoLabels(pod))
 		switch {
 		case namespaces == "global()":
@@ -313,7 +302,7 @@ func (c calicoEngine) endMatches(p *policy, selector, namespaces string, pod *co
 		}
 	}
 	for i := range c.sets {
-		if slices.ContainsFunc(c.sets[i].nets, func(n netip.Prefix) bool { return n.Contains(addr) }) {
+		if slices.ContainsFunc(c.sets[i].nets, func(n netip.Prefix) bool { return n.Contains(one.addr) }) {
 			v = max(v, min(Unknown, matchCalico(selector, c.sets[i].labels))) // whether its namespace is right is not evaluated
 		}
 	}
@@ -340,7 +329,7 @@ func calicoPorts(ports []intstr.IntOrString, f *flow) (v Verdict) {
 		low, high, _ := strings.Cut(p.String(), ":")
 		first, err := strconv.ParseInt(low, 10, 32)
 		if err != nil {
-			v = max(v, verdict(f.to != nil && hasPort(f.to, p.String(), f.protocol, f.port)))
+			v = max(v, verdict(f.to.pod != nil && hasPort(f.to.pod, p.String(), f.protocol, f.port)))
 			continue
 		}
 		last, err := strconv.ParseInt(cmp.Or(high, low), 10, 32)

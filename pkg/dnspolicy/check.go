@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // An Engine is what applies the policies.
@@ -35,8 +35,9 @@ type Input struct {
 	Pods            []corev1.Pod
 	NetworkPolicies []networkingv1.NetworkPolicy
 	Others          []unstructured.Unstructured // the engine's own policies and sets of addresses: all objects of all its kinds
-	DNS             []discoveryv1.EndpointSlice // of the DNS Service
+	DNS             []discoveryv1.EndpointSlice // of the DNS Service, with the ports for DNS only
 	Agents          []netip.Addr                // where pods send their queries after the switch: the agents' addresses, or those of the Service
+	Nodes           map[string][]netip.Addr     // those that run an agent, by name; nil: all, and what agents may query is not checked
 }
 
 // A Verdict is what policies say to a query.
@@ -76,63 +77,79 @@ func (p *Pod) Lost() (lost, certain bool) {
 type Finding struct {
 	Namespace string
 	Pods      []string
+	Serve     bool     // these pods serve DNS, and lose the queries of agents; false: they lose DNS
 	Policies  []string // that isolate these pods, with their kinds
-	Unknown   []string // that could not be decided: these pods may or may not lose DNS; empty: they lose it
+	Unknown   []string // that could not be decided: these pods may or may not lose it; empty: they do
 	Fix       string   // the command
 }
 
 func (f *Finding) String() string {
-	text := fmt.Sprintf("namespace %s: pods %s lose DNS", f.Namespace, strings.Join(f.Pods, ", "))
-	if len(f.Unknown) > 0 {
-		text = fmt.Sprintf("namespace %s: pods %s may lose DNS: not decided: %s", f.Namespace, strings.Join(f.Pods, ", "), strings.Join(f.Unknown, ", "))
+	what, why := "lose DNS", ""
+	if f.Serve {
+		what = "lose the queries of agents on other nodes"
 	}
-	return text + "; isolated by: " + strings.Join(f.Policies, ", ")
+	if len(f.Unknown) > 0 {
+		what, why = "may "+what, ": not decided: "+strings.Join(f.Unknown, ", ")
+	}
+	if len(f.Policies) > 0 {
+		why += "; isolated by: " + strings.Join(f.Policies, ", ")
+	}
+	return fmt.Sprintf("namespace %s: pods %s %s%s", f.Namespace, strings.Join(f.Pods, ", "), what, why)
 }
 
-// Check names the pods that lose DNS. An error says that the input cannot show it.
+// Check names the pods that lose DNS, and those of DNS that lose the agents' queries. An error says that the input cannot show it.
 func Check(in Input) ([]Finding, error) {
-	pods, err := Evaluate(in)
+	c, err := newCluster(in)
 	if err != nil {
 		return nil, err
 	}
-	found := map[[2]string]*Finding{}
-	for i := range pods {
-		p := &pods[i]
-		lost, certain := p.Lost()
-		if !lost {
+	all := c.checkServers()
+	for _, p := range c.evaluateAll() {
+		if lost, certain := p.Lost(); lost {
+			f := Finding{Namespace: p.Namespace, Pods: []string{p.Name}, Policies: p.Policies, Fix: p.fix}
+			if !certain {
+				f.Unknown = p.Unknown
+			}
+			all = append(all, f)
+		}
+	}
+	return merge(all), nil
+}
+
+// merge makes one finding of those that one change helps.
+func merge(all []Finding) (merged []Finding) {
+	type key struct {
+		namespace, fix, unknown string
+		serve                   bool
+	}
+	at := map[key]int{}
+	for _, f := range all {
+		k := key{f.Namespace, f.Fix, strings.Join(f.Unknown, ","), f.Serve}
+		i, has := at[k]
+		if !has {
+			at[k], merged = len(merged), append(merged, f)
 			continue
 		}
-		if certain {
-			p.Unknown = nil
-		}
-		key := [2]string{p.Namespace, p.fix + strings.Join(p.Unknown, ",")}
-		f := found[key]
-		if f == nil {
-			f = &Finding{Namespace: p.Namespace, Unknown: p.Unknown, Fix: p.fix}
-			found[key] = f
-		}
-		f.Pods = append(f.Pods, p.Name)
-		f.Policies = union(f.Policies, p.Policies)
+		merged[i].Pods, merged[i].Policies = union(merged[i].Pods, f.Pods), union(merged[i].Policies, f.Policies)
 	}
-	findings := make([]Finding, 0, len(found))
-	for _, f := range found {
-		slices.Sort(f.Pods)
-		findings = append(findings, *f)
-	}
-	slices.SortFunc(findings, func(x, y Finding) int {
+	slices.SortFunc(merged, func(x, y Finding) int {
 		return cmp.Or(strings.Compare(x.Namespace, y.Namespace), slices.Compare(x.Pods, y.Pods))
 	})
-	return findings, nil
+	return merged
 }
 
 // A flow is a query on its way through policies.
 type flow struct {
-	from     *corev1.Pod
-	to       *corev1.Pod // nil: no pod, or one on the host network
-	addr     netip.Addr  // where it goes
-	local    bool        // to the node of the pod that asks
+	from, to end
+	local    bool // both ends are on one node
 	protocol corev1.Protocol
 	port     int32
+}
+
+// An end is one of a flow's.
+type end struct {
+	pod  *corev1.Pod // nil: no pod, or one on the host network
+	addr netip.Addr
 }
 
 // A direction is one of a policy's types.
@@ -146,17 +163,17 @@ const (
 // selected is the pod that policies of a direction select.
 func (f *flow) selected(d direction) *corev1.Pod {
 	if d == egress {
-		return f.from
+		return f.from.pod
 	}
-	return f.to
+	return f.to.pod
 }
 
-// other is the other end: a pod, if it is one, and its address.
-func (f *flow) other(d direction) (*corev1.Pod, netip.Addr) {
+// other is the other end.
+func (f *flow) other(d direction) end {
 	if d == egress {
-		return f.to, f.addr
+		return f.to
 	}
-	return f.from, addrOf(f.from, f.addr.Is4())
+	return f.from
 }
 
 // A result is what the policies of a direction say.
@@ -168,50 +185,49 @@ type result struct {
 
 // A cluster is an input that is prepared for many flows.
 type cluster struct {
-	engine     Engine
+	Input
+
 	namespaces map[string]labels.Set
 	policies   map[string][]networkPolicy // by namespace
-	pods       []corev1.Pod
-	known      map[netip.Addr]bool // addresses of pods, on the host network too
-	others     []policy            // the engine's own, in order
+	known      sets.Set[netip.Addr]       // addresses of pods and of their nodes
+	endpoints  []flow                     // to the DNS Service, without the end that asks
+	others     []policy                   // the engine's own, in order
 	sets       []addressSet
 	tiers      map[string]tier
+	tierNames  []string // in order
 	strange    []string // objects that are not evaluated
-	agents     []netip.Addr
 }
 
 // Evaluate says for each pod that uses the cluster's DNS, and that policies apply to, what they say to its queries.
 func Evaluate(in Input) ([]Pod, error) {
-	if len(in.Agents) == 0 {
-		return nil, errors.New("checking policies: no address of the agents")
+	c, err := newCluster(in)
+	if err != nil {
+		return nil, err
 	}
-	c := &cluster{engine: in.Engine, pods: in.Pods, agents: in.Agents}
-	endpoints := c.endpoints(in.DNS)
-	if len(endpoints) == 0 {
-		return nil, errors.New("checking policies: the DNS Service has no endpoints, so no pod has DNS now")
-	}
-	c.prepare(in)
-	var pods []Pod
-	for i := range in.Pods {
-		if p := &in.Pods[i]; c.concerned(p) {
-			pods = append(pods, c.evaluate(p, endpoints))
-		}
-	}
-	return pods, nil
+	return c.evaluateAll(), nil
 }
 
-func (c *cluster) prepare(in Input) {
-	c.namespaces = make(map[string]labels.Set, len(in.Namespaces))
+func newCluster(in Input) (*cluster, error) {
+	c := &cluster{
+		Input: in, namespaces: map[string]labels.Set{}, policies: map[string][]networkPolicy{}, known: sets.Set[netip.Addr]{},
+		tiers: map[string]tier{defaultTier: {order: defaultTierOrder}},
+	}
+	c.endpoints = c.dnsEndpoints()
+	switch {
+	case len(in.Agents) == 0:
+		return nil, errors.New("checking policies: no address of the agents")
+	case len(c.endpoints) == 0:
+		return nil, errors.New("checking policies: the DNS Service has no endpoints, so no pod has DNS now")
+	}
 	for i := range in.Namespaces {
 		c.namespaces[in.Namespaces[i].Name] = in.Namespaces[i].Labels
 	}
-	c.known = map[netip.Addr]bool{}
 	for i := range in.Pods {
-		for _, a := range addrsOf(&in.Pods[i]) {
-			c.known[a] = true
-		}
+		c.known.Insert(addrsOf(&in.Pods[i])...)
 	}
-	c.policies = map[string][]networkPolicy{}
+	for _, addrs := range in.Nodes {
+		c.known.Insert(addrs...)
+	}
 	for i := range in.NetworkPolicies {
 		p := &in.NetworkPolicies[i]
 		c.policies[p.Namespace] = append(c.policies[p.Namespace], newNetworkPolicy(p))
@@ -220,18 +236,28 @@ func (c *cluster) prepare(in Input) {
 		c.add(o)
 	}
 	calicoEngine{c}.sort()
+	return c, nil
+}
+
+func (c *cluster) evaluateAll() (pods []Pod) {
+	for i := range c.Pods {
+		if p := &c.Pods[i]; c.concerned(p) {
+			pods = append(pods, c.evaluate(p))
+		}
+	}
+	return pods
 }
 
 // concerned reports whether a pod runs, is subject to policies, and sends its queries to the agents after the switch.
 func (c *cluster) concerned(p *corev1.Pod) bool {
-	if p.Spec.HostNetwork || ended(p) || len(addrsOf(p)) == 0 {
+	if _, has := c.Nodes[p.Spec.NodeName]; p.Spec.HostNetwork || ended(p) || len(addrsOf(p)) == 0 || c.Nodes != nil && !has {
 		return false
 	}
 	switch p.Spec.DNSPolicy {
 	case corev1.DNSDefault:
 		return false
 	case corev1.DNSNone:
-		return p.Spec.DNSConfig != nil && slices.ContainsFunc(c.agents, func(a netip.Addr) bool { return slices.Contains(p.Spec.DNSConfig.Nameservers, a.String()) })
+		return p.Spec.DNSConfig != nil && slices.ContainsFunc(c.Agents, func(a netip.Addr) bool { return slices.Contains(p.Spec.DNSConfig.Nameservers, a.String()) })
 	default:
 		return true
 	}
@@ -242,10 +268,10 @@ func protocols() [2]corev1.Protocol {
 	return [2]corev1.Protocol{corev1.ProtocolUDP, corev1.ProtocolTCP}
 }
 
-func (c *cluster) evaluate(p *corev1.Pod, endpoints []flow) Pod {
+func (c *cluster) evaluate(p *corev1.Pod) Pod {
 	r := Pod{Namespace: p.Namespace, Name: p.Name}
 	for i, protocol := range protocols() {
-		before, after := c.before(p, protocol, endpoints), c.after(p, protocol)
+		before, after := c.before(p, protocol), c.after(p, protocol)
 		r.Before[i], r.After[i] = before.verdict, after.verdict
 		r.Policies = union(r.Policies, after.policies)
 		for _, one := range []result{before, after} {
@@ -259,13 +285,13 @@ func (c *cluster) evaluate(p *corev1.Pod, endpoints []flow) Pod {
 }
 
 // before is the best of what policies say to queries to the DNS Service: a pod asks again if an endpoint does not answer.
-func (c *cluster) before(p *corev1.Pod, protocol corev1.Protocol, endpoints []flow) (best result) {
-	for _, f := range endpoints {
-		if f.protocol != protocol || !addrOf(p, f.addr.Is4()).IsValid() {
+func (c *cluster) before(p *corev1.Pod, protocol corev1.Protocol) (best result) {
+	for _, f := range c.endpoints {
+		f.from = endOf(p, f.to.addr)
+		if f.protocol != protocol || !f.from.addr.IsValid() {
 			continue
 		}
-		f.from = p
-		f.local = f.local || f.addr.String() == p.Status.HostIP
+		f.local = slices.Contains(hostAddrs(p), f.to.addr)
 		one := both(c.decide(&f, egress), c.decide(&f, ingress))
 		best.verdict, best.unknown = max(best.verdict, one.verdict), union(best.unknown, one.unknown)
 	}
@@ -275,13 +301,36 @@ func (c *cluster) before(p *corev1.Pod, protocol corev1.Protocol, endpoints []fl
 // after is the worst of what policies say to queries to the agents: the first address that does not answer costs seconds.
 func (c *cluster) after(p *corev1.Pod, protocol corev1.Protocol) result {
 	worst := result{verdict: Allowed}
-	for _, a := range c.agents {
-		if addrOf(p, a.Is4()).IsValid() {
-			f := flow{from: p, addr: a, local: true, protocol: protocol, port: 53}
+	for _, a := range c.Agents {
+		if f := (flow{from: endOf(p, a), to: end{addr: a}, local: true, protocol: protocol, port: 53}); f.from.addr.IsValid() {
 			worst = both(worst, both(c.decide(&f, egress), ciliumEngine{c}.hostPolicies(&f)))
 		}
 	}
 	return worst
+}
+
+// checkServers finds the pods of DNS that policies do not let agents on other nodes query. A pod's own node always may.
+func (c *cluster) checkServers() (all []Finding) {
+	for _, f := range c.endpoints {
+		worst := result{verdict: Allowed}
+		for name, addrs := range c.Nodes {
+			for _, a := range addrs {
+				if f.to.pod != nil && f.to.pod.Spec.NodeName != name && a.Is4() == f.to.addr.Is4() && worst.verdict != Denied {
+					f.from = end{addr: a}
+					worst = both(worst, c.decide(&f, ingress))
+				}
+			}
+		}
+		if worst.verdict == Allowed {
+			continue
+		}
+		one := Finding{Namespace: f.to.pod.Namespace, Pods: []string{f.to.pod.Name}, Serve: true, Policies: worst.policies, Fix: c.serverFix(f.to.pod.Namespace, worst.policies)}
+		if worst.verdict == Unknown {
+			one.Unknown = worst.unknown
+		}
+		all = append(all, one)
+	}
+	return all
 }
 
 // decide says what the policies of a direction say to a flow.
@@ -290,7 +339,7 @@ func (c *cluster) decide(f *flow, d direction) result {
 		return result{verdict: Allowed}
 	}
 	var r result
-	switch c.engine {
+	switch c.Engine {
 	case Cilium:
 		r = ciliumEngine{c}.decide(f, d)
 	case Calico:
@@ -304,23 +353,21 @@ func (c *cluster) decide(f *flow, d direction) result {
 	return r
 }
 
-// endpoints are the flows to the DNS Service, without the pod that asks.
-func (c *cluster) endpoints(slicesOfDNS []discoveryv1.EndpointSlice) []flow {
+// dnsEndpoints are the flows to the DNS Service, without the end that asks.
+func (c *cluster) dnsEndpoints() (all []flow) {
 	byAddr := map[netip.Addr]*corev1.Pod{}
-	for i := range c.pods {
-		if p := &c.pods[i]; !ended(p) && !p.Spec.HostNetwork {
+	for i := range c.Pods {
+		if p := &c.Pods[i]; !ended(p) && !p.Spec.HostNetwork {
 			for _, a := range addrsOf(p) {
 				byAddr[a] = p
 			}
 		}
 	}
-	var all []flow
-	for i := range slicesOfDNS {
-		s := &slicesOfDNS[i]
-		for _, a := range readyAddrs(s) {
-			for _, port := range s.Ports {
+	for i := range c.DNS {
+		for _, a := range readyAddrs(&c.DNS[i]) {
+			for _, port := range c.DNS[i].Ports {
 				if port.Port != nil && port.Protocol != nil {
-					all = append(all, flow{to: byAddr[a], addr: a, protocol: *port.Protocol, port: *port.Port})
+					all = append(all, flow{to: end{byAddr[a], a}, protocol: *port.Protocol, port: *port.Port})
 				}
 			}
 		}
@@ -355,14 +402,25 @@ func addrsOf(p *corev1.Pod) []netip.Addr {
 	return all
 }
 
-// addrOf is a pod's address of a family, invalid if it has none.
-func addrOf(p *corev1.Pod, v4 bool) netip.Addr {
-	for _, a := range addrsOf(p) {
-		if a.Is4() == v4 {
-			return a
+// hostAddrs are the addresses of a pod's node.
+func hostAddrs(p *corev1.Pod) []netip.Addr {
+	var all []netip.Addr
+	for _, ip := range p.Status.HostIPs {
+		if a, err := netip.ParseAddr(ip.IP); err == nil {
+			all = append(all, a)
 		}
 	}
-	return netip.Addr{}
+	return all
+}
+
+// endOf is a pod with its address of the family of another; that is not valid if it has none.
+func endOf(p *corev1.Pod, other netip.Addr) end {
+	for _, a := range addrsOf(p) {
+		if a.Is4() == other.Is4() {
+			return end{p, a}
+		}
+	}
+	return end{pod: p}
 }
 
 // both is the result of policies that must agree.
@@ -370,17 +428,10 @@ func both(x, y result) result {
 	return result{verdict: min(x.verdict, y.verdict), policies: union(x.policies, y.policies), unknown: union(x.unknown, y.unknown)}
 }
 
-// union is sorted, without duplicates.
+// union is sorted, without duplicates, unless there is nothing to add.
 func union(x, y []string) []string {
 	if len(y) == 0 {
 		return x
 	}
-	set := map[string]bool{}
-	for _, s := range x {
-		set[s] = true
-	}
-	for _, s := range y {
-		set[s] = true
-	}
-	return slices.Sorted(maps.Keys(set))
+	return sets.List(sets.New(x...).Insert(y...))
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,7 @@ func TestConcerned(t *testing.T) {
 		lost   bool
 	}{
 		{"as it is", func(*corev1.Pod) {}, true},
+		{"on a node without an agent", func(p *corev1.Pod) { p.Spec.NodeName = "windows" }, false},
 		{"on the host network", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, false},
 		{"succeeded", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, false},
 		{"failed", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
@@ -47,6 +49,7 @@ func TestConcerned(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			in := shop(t, dnspolicy.Addresses, policyOf("Np shop/dns", onlyDNS))
+			in.Nodes = map[string][]netip.Addr{"node1": nil}
 			tt.change(&in.Pods[0])
 			findings, err := dnspolicy.Check(in)
 			assert.NoError(t, err)
@@ -66,8 +69,8 @@ func TestCheck(t *testing.T) {
 	assert.NoError(t, err)
 	assert.Same(t, "findings", []dnspolicy.Finding{{
 		Namespace: "shop", Pods: []string{"more", "web"}, Policies: []string{"NetworkPolicy shop/all", "NetworkPolicy shop/dns"},
-		Fix: `kubectl -n shop patch networkpolicy all --type=json -p '[{"op":"add","path":"/spec/egress","value":[{"to":[{"ipBlock":{"cidr":"169.254.20.10/32"}}],` +
-			`"ports":[{"protocol":"UDP","port":53},{"protocol":"TCP","port":53}]}]}]'`,
+		Fix: `kubectl -n shop patch networkpolicy all --type=json -p '[{"op":"add","path":"/spec/egress","value":[{"ports":[{"protocol":"UDP","port":53},{"protocol":"TCP","port":53}],` +
+			`"to":[{"ipBlock":{"cidr":"169.254.20.10/32"}}]}]}]'`,
 	}}, findings)
 	assert.Equal(t, "text", "namespace shop: pods more, web lose DNS; isolated by: NetworkPolicy shop/all, NetworkPolicy shop/dns", findings[0].String())
 }
@@ -120,6 +123,7 @@ func TestHostNetworkDNS(t *testing.T) {
 		{"a selector of pods", "10.10.0.11", policyOf("Np shop/dns", onlyDNS), dnspolicy.Addresses, dnspolicy.Denied},
 		{"its address", "10.10.0.11", policyOf("Np shop/dns", `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 10.10.0.0/16}}]}]}`), dnspolicy.Addresses, dnspolicy.Allowed},
 		{"the pod's node", "10.10.0.11", policyOf("Cnp shop/x", `{endpointSelector: {}, egress: [{toEntities: [host]}]}`), dnspolicy.Cilium, dnspolicy.Allowed},
+		{"the pod's node over IPv6", "fd00:10::11", policyOf("Cnp shop/x", `{endpointSelector: {}, egress: [{toEntities: [host]}]}`), dnspolicy.Cilium, dnspolicy.Allowed},
 		{"another node", "10.10.0.12", policyOf("Cnp shop/x", `{endpointSelector: {}, egress: [{toEntities: [host]}]}`), dnspolicy.Cilium, dnspolicy.Denied},
 		{"other nodes", "10.10.0.12", policyOf("Cnp shop/x", `{endpointSelector: {}, egress: [{toEntities: [remote-node]}]}`), dnspolicy.Cilium, dnspolicy.Allowed},
 		{"no other node", "10.10.0.11", policyOf("Cnp shop/x", `{endpointSelector: {}, egress: [{toEntities: [remote-node]}]}`), dnspolicy.Cilium, dnspolicy.Denied},
@@ -128,11 +132,94 @@ func TestHostNetworkDNS(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			in := shop(t, tt.engine, tt.policy)
+			in.Pods[0].Status.PodIPs = append(in.Pods[0].Status.PodIPs, corev1.PodIP{IP: "fd00:244::20"})
 			in.Pods[1].Spec.HostNetwork, in.Pods[1].Status.PodIPs[0].IP = true, tt.host
 			in.DNS[0].Endpoints[0].Addresses[0] = tt.host
 			pods, err := dnspolicy.Evaluate(in)
 			assert.NoError(t, err)
 			assert.Equal(t, "before", tt.want, pods[0].Before[0])
+		})
+	}
+}
+
+// TestServers says whether agents may query the pod of DNS, which is on node1.
+func TestServers(t *testing.T) {
+	t.Parallel()
+	const (
+		fromPods  = `{podSelector: {matchLabels: {k8s-app: kube-dns}}, ingress: [{from: [{namespaceSelector: {}}]}]}`
+		fromNodes = `{podSelector: {}, ingress: [{from: [{namespaceSelector: {}}, {ipBlock: {cidr: 10.10.0.0/24}}], ports: [{protocol: UDP, port: 53}, {protocol: TCP, port: 53}]}]}`
+		fromOne   = `{podSelector: {}, ingress: [{from: [{namespaceSelector: {}}, {ipBlock: {cidr: 10.10.0.12/32}}]}]}`
+		onlyUDP   = `{podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 53}]}]}`
+		cluster   = `{endpointSelector: {}, ingress: [{fromEntities: [cluster]}]}`
+		calicoAll = `{order: 10, selector: k8s-app == "kube-dns", types: [Ingress], ingress: [{action: Allow, source: {selector: has(x)}}]}`
+		lose      = "namespace kube-system: pods dns lose the queries of agents on other nodes; isolated by: "
+		maylose   = "namespace kube-system: pods dns may lose the queries of agents on other nodes: not decided: "
+		template  = "sed s/NAMESPACE/kube-system/ daemonset/network-policies/kube-dns.yaml | kubectl apply -f -"
+		ciliums   = "kubectl apply -f daemonset/network-policies/cilium-kube-dns.yaml"
+	)
+	tests := []struct {
+		name           string
+		engine         dnspolicy.Engine
+		policy, change string
+		want, fix      string
+	}{
+		{"no policy", dnspolicy.Addresses, "", "", "", ""},
+		{"pods only", dnspolicy.Addresses, policyOf("Np kube-system/x", fromPods), "", lose + "NetworkPolicy kube-system/x", template},
+		{"nodes too", dnspolicy.Addresses, policyOf("Np kube-system/x", fromNodes), "", "", ""},
+		{"nodes too, of the other family", dnspolicy.Addresses, policyOf("Np kube-system/x", fromNodes), "six", lose + "NetworkPolicy kube-system/x", template},
+		{"one node", dnspolicy.Addresses, policyOf("Np kube-system/x", fromOne), "", lose + "NetworkPolicy kube-system/x", template},
+		{"UDP only", dnspolicy.Addresses, policyOf("Np kube-system/x", onlyUDP), "", lose + "NetworkPolicy kube-system/x", template},
+		{"its own node only", dnspolicy.Addresses, policyOf("Np kube-system/x", fromPods), "alone", "", ""},
+		{"nodes that are not known", dnspolicy.Addresses, policyOf("Np kube-system/x", fromPods), "unknown", "", ""},
+		{"DNS on the host network", dnspolicy.Addresses, policyOf("Np kube-system/x", fromPods), "host", "", ""},
+		{"a kind not known", dnspolicy.Addresses, policyOf("Cnp kube-system/x", cluster), "", maylose + "CiliumNetworkPolicy kube-system/x", ""},
+		{"Cilium: pods only", dnspolicy.Cilium, policyOf("Np kube-system/x", fromPods), "", lose + "NetworkPolicy kube-system/x", ciliums},
+		{"Cilium: no address is a node", dnspolicy.Cilium, policyOf("Np kube-system/x", fromNodes), "", lose + "NetworkPolicy kube-system/x", ciliums},
+		{"Cilium: cluster", dnspolicy.Cilium, policyOf("Cnp kube-system/x", cluster), "", "", ""},
+		{"Cilium: host", dnspolicy.Cilium, policyOf("Cnp kube-system/x", strings.Replace(cluster, "cluster", "host", 1)), "", lose + "CiliumNetworkPolicy kube-system/x", ciliums},
+		{"Cilium: world", dnspolicy.Cilium, policyOf("Cnp kube-system/x", strings.Replace(cluster, "cluster", "world", 1)), "", lose + "CiliumNetworkPolicy kube-system/x", ciliums},
+		{"Cilium: remote nodes", dnspolicy.Cilium, policyOf("Cnp kube-system/x", strings.Replace(cluster, "cluster", "remote-node", 1)), "", "", ""},
+		{"Calico: pods only", dnspolicy.Calico, policyOf("Np kube-system/x", fromPods), "", lose + "NetworkPolicy kube-system/x", template},
+		{"Calico: its own policy", dnspolicy.Calico, policyOf("Global x", calicoAll), "", lose + "Calico's GlobalNetworkPolicy x", ""},
+		{"Calico: nodes", dnspolicy.Calico, policyOf("Global x", strings.Replace(calicoAll, "selector: has(x)", "nets: [10.10.0.0/24]", 1)), "", "", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			in := shop(t, tt.engine, tt.policy)
+			in.Pods = in.Pods[1:]
+			in.Nodes = map[string][]netip.Addr{
+				"node1": {nodeAddr, netip.MustParseAddr("fd00:10::11")}, "node2": {netip.MustParseAddr("10.10.0.12"), netip.MustParseAddr("fd00:10::12")}, "node3": {netip.MustParseAddr("10.10.0.13")},
+			}
+			switch tt.change {
+			case "six":
+				in.Pods[0].Status.PodIPs[0].IP, in.DNS[0].Endpoints[0].Addresses[0] = "fd00:244::10", "fd00:244::10"
+			case "alone":
+				in.Nodes = map[string][]netip.Addr{"node1": {nodeAddr}}
+			case "unknown":
+				in.Nodes = nil
+			case "host":
+				in.Pods[0].Spec.HostNetwork = true
+			}
+			findings, err := dnspolicy.Check(in)
+			assert.NoError(t, err)
+			var text, fix string
+			if len(findings) > 0 {
+				text, fix = findings[0].String(), findings[0].Fix
+			}
+			assert.Equal(t, "finding", tt.want, text)
+			assert.Equal(t, "command", tt.fix, fix)
+			if tt.fix == "" || !strings.Contains(tt.fix, ".yaml") {
+				return
+			}
+			file := regexp.MustCompile(`[a-z-]+\.yaml`).FindString(tt.fix)
+			more, err := os.ReadFile("../../daemonset/network-policies/" + file)
+			assert.NoError(t, err)
+			with := shop(t, tt.engine, strings.ReplaceAll(string(more), "NAMESPACE", "kube-system"))
+			in.NetworkPolicies, in.Others = append(in.NetworkPolicies, with.NetworkPolicies...), append(in.Others, with.Others...)
+			findings, err = dnspolicy.Check(in)
+			assert.NoError(t, err)
+			assert.Equal(t, "findings after the command", 0, len(findings))
 		})
 	}
 }

@@ -183,7 +183,7 @@ func (c ciliumEngine) matches(p *policy, r *ciliumRule, f *flow, d direction) Ve
 			v = max(v, c.entityMatches(e, f, d))
 		}
 	}
-	if len(r.ToServices) > 0 && f.to != nil {
+	if len(r.ToServices) > 0 && f.to.pod != nil {
 		v = max(v, Unknown) // which Services it takes depends on the version
 	}
 	if len(r.ICMPs) > 0 {
@@ -194,20 +194,21 @@ func (c ciliumEngine) matches(p *policy, r *ciliumRule, f *flow, d direction) Ve
 
 // entityMatches says whether an entity is the other end of a flow.
 func (c ciliumEngine) entityMatches(entity string, f *flow, d direction) Verdict {
-	pod, _ := f.other(d)
+	other := f.other(d)
+	isPod, known := other.pod != nil, c.known.Has(other.addr)
 	switch entity {
 	case "all":
 		return Allowed
 	case "cluster", "cluster-mesh":
-		return verdict(pod != nil || f.local || c.known[f.addr])
+		return verdict(isPod || f.local || known)
 	case "host":
-		return verdict(pod == nil && f.local)
+		return verdict(!isPod && f.local)
 	case "remote-node":
-		return verdict(pod == nil && !f.local && c.known[f.addr])
+		return verdict(!isPod && !f.local && known)
 	case "world", "world-ipv4", "world-ipv6":
-		return verdict(pod == nil && !f.local && !c.known[f.addr])
+		return verdict(!isPod && !f.local && !known)
 	case "kube-apiserver":
-		if pod == nil && (!f.local || c.runsAPIServer(f.from.Spec.NodeName)) {
+		if !isPod && (!f.local || c.runsAPIServer(f.from.pod.Spec.NodeName)) {
 			return Unknown
 		}
 		return Denied
@@ -220,7 +221,7 @@ func (c ciliumEngine) entityMatches(entity string, f *flow, d direction) Verdict
 
 // runsAPIServer reports whether a node seems to run the API server, so that it is that entity too.
 func (c ciliumEngine) runsAPIServer(node string) bool {
-	return slices.ContainsFunc(c.pods, func(p corev1.Pod) bool {
+	return slices.ContainsFunc(c.Pods, func(p corev1.Pod) bool {
 		return p.Spec.HostNetwork && p.Spec.NodeName == node && p.Labels["component"] == "kube-apiserver"
 	})
 }
@@ -253,7 +254,7 @@ func (c ciliumEngine) listsMatch(lists []ciliumPorts, f *flow) (v Verdict) {
 
 // names says whether rules for names allow each. Before the switch some names are enough: to have lost them is to have lost DNS.
 func (l *ciliumPorts) names(f *flow) Verdict {
-	if len(l.Rules.DNS) == 0 || f.to != nil {
+	if len(l.Rules.DNS) == 0 || f.to.pod != nil {
 		return Allowed
 	}
 	for _, r := range l.Rules.DNS {
@@ -266,7 +267,7 @@ func (l *ciliumPorts) names(f *flow) Verdict {
 
 // endpointMatches says whether a selector matches the other end. Without a namespace it is for that of the policy.
 func (c ciliumEngine) endpointMatches(p *policy, selector *metav1.LabelSelector, f *flow, d direction) Verdict {
-	pod, _ := f.other(d)
+	pod := f.other(d).pod
 	if pod == nil { // the node has the label reserved:host
 		if !mentions(selector, "reserved:") {
 			return Denied

@@ -27,7 +27,7 @@ func shop(t *testing.T, engine dnspolicy.Engine, policies string) dnspolicy.Inpu
 		return corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels},
 			Spec:       corev1.PodSpec{NodeName: "node1", ServiceAccountName: name},
-			Status:     corev1.PodStatus{HostIP: "10.10.0.11", PodIPs: []corev1.PodIP{{IP: ip}}},
+			Status:     corev1.PodStatus{HostIPs: []corev1.HostIP{{IP: "10.10.0.11"}, {IP: "fd00:10::11"}}, PodIPs: []corev1.PodIP{{IP: ip}}},
 		}
 	}
 	in := dnspolicy.Input{

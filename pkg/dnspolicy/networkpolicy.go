@@ -131,12 +131,13 @@ func (c *cluster) ruleAllows(p *networkPolicy, r rule, f *flow, d direction) (v 
 }
 
 func (c *cluster) peerMatches(p *networkPolicy, one peer, f *flow, d direction) Verdict {
-	pod, addr := f.other(d)
+	other := f.other(d)
+	pod, addr := other.pod, other.addr
 	switch {
 	case one.broken:
 		return Unknown
-	case one.pods == nil && c.engine == Cilium: // an address that Cilium knows is an identity, and matches no block
-		return verdict(pod == nil && !f.local && !c.known[addr] && one.contains(addr))
+	case one.pods == nil && c.Engine == Cilium: // an address that Cilium knows is an identity, and matches no block
+		return verdict(pod == nil && !f.local && !c.known.Has(addr) && one.contains(addr))
 	case one.pods == nil:
 		return verdict(one.contains(addr))
 	case pod == nil:
@@ -180,10 +181,10 @@ func (c *cluster) portsMatch(ports []networkingv1.NetworkPolicyPort, f *flow, d 
 // namedPortMatches says whether a named port is that of a flow. If nothing says whose port it is, some engines take that of any pod.
 func (c *cluster) namedPortMatches(name string, f *flow, known bool) Verdict {
 	if known {
-		return verdict(f.to != nil && hasPort(f.to, name, f.protocol, f.port))
+		return verdict(f.to.pod != nil && hasPort(f.to.pod, name, f.protocol, f.port))
 	}
-	for i := range c.pods {
-		if hasPort(&c.pods[i], name, f.protocol, f.port) {
+	for i := range c.Pods {
+		if hasPort(&c.Pods[i], name, f.protocol, f.port) {
 			return Unknown
 		}
 	}

@@ -10,8 +10,10 @@ import (
 	"slices"
 	"strings"
 
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	strict "sigs.k8s.io/json"
 )
@@ -40,9 +42,9 @@ func (c *cluster) add(o unstructured.Unstructured) {
 	}
 	p := policy{name: name, namespace: o.GetNamespace()}
 	switch {
-	case c.engine == Cilium && group == "cilium.io":
+	case c.Engine == Cilium && group == "cilium.io":
 		p.broken = !p.readCilium(o)
-	case c.engine == Calico && (group == "crd.projectcalico.org" || group == "projectcalico.org"):
+	case c.Engine == Calico && (group == "crd.projectcalico.org" || group == "projectcalico.org"):
 		switch o.GetKind() {
 		case "NetworkPolicy", "GlobalNetworkPolicy":
 			p.name = "Calico's " + name
@@ -128,9 +130,6 @@ func (c *cluster) addTier(o unstructured.Unstructured) {
 	if spec.Order != nil {
 		t.order = *spec.Order
 	}
-	if c.tiers == nil {
-		c.tiers = map[string]tier{}
-	}
 	c.tiers[o.GetName()] = t
 }
 
@@ -149,16 +148,29 @@ func (c *cluster) fix(namespace string, policies []string) string {
 		}
 	}
 	switch {
-	case c.engine == Cilium && c.guardsNodes(policies):
+	case c.Engine == Cilium && c.guardsNodes(policies):
 		return templates + "cilium-host-firewall.yaml"
-	case c.engine == Cilium:
+	case c.Engine == Cilium:
 		return templates + "cilium.yaml"
-	case c.engine == Calico && own:
+	case c.Engine == Calico && own:
 		return templates + "calico.yaml"
 	case len(validation.IsDNS1123Label(namespace))+len(validation.IsDNS1123Subdomain(first)) > 0:
 		return ""
 	default:
 		return fmt.Sprintf("kubectl -n %s patch networkpolicy %s --type=json -p '%s'", namespace, first, c.patch(namespace, first))
+	}
+}
+
+// serverFix is the command that lets agents query the pods of DNS, which policies isolate; empty: no NetworkPolicy alone can.
+func (c *cluster) serverFix(namespace string, policies []string) string {
+	own := slices.ContainsFunc(policies, func(name string) bool { return !strings.HasPrefix(name, "NetworkPolicy ") })
+	switch {
+	case c.Engine == Cilium:
+		return templates + "cilium-kube-dns.yaml"
+	case own, len(policies) == 0, len(validation.IsDNS1123Label(namespace)) > 0:
+		return ""
+	default:
+		return "sed s/NAMESPACE/" + namespace + "/ daemonset/network-policies/kube-dns.yaml | kubectl apply -f -"
 	}
 }
 
@@ -178,25 +190,13 @@ func (c *cluster) guardsNodes(policies []string) bool {
 
 // patch adds a rule to a NetworkPolicy. A policy of its own would isolate the pods that none isolates.
 func (c *cluster) patch(namespace, name string) string {
-	type port struct {
-		Protocol string `json:"protocol"`
-		Port     int    `json:"port"`
+	var rule networkingv1.NetworkPolicyEgressRule
+	for _, a := range c.Agents {
+		rule.To = append(rule.To, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: netip.PrefixFrom(a, a.BitLen()).String()}})
 	}
-	type block struct {
-		IPBlock struct {
-			CIDR string `json:"cidr"`
-		} `json:"ipBlock"`
+	for _, protocol := range protocols() {
+		rule.Ports = append(rule.Ports, networkingv1.NetworkPolicyPort{Protocol: &protocol, Port: new(intstr.FromInt32(53))})
 	}
-	var rule struct {
-		To    []block `json:"to"`
-		Ports []port  `json:"ports"`
-	}
-	for _, a := range c.agents {
-		var b block
-		b.IPBlock.CIDR = netip.PrefixFrom(a, a.BitLen()).String()
-		rule.To = append(rule.To, b)
-	}
-	rule.Ports = []port{{"UDP", 53}, {"TCP", 53}}
 	path, value := "/spec/egress/-", any(rule)
 	for _, p := range c.policies[namespace] {
 		if p.Name == name && len(p.Spec.Egress) == 0 {

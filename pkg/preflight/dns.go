@@ -49,13 +49,16 @@ func (f *Facts) dnsService() *corev1.Service {
 	return known
 }
 
+// slicesOf returns the EndpointSlices of a Service.
+func (f *Facts) slicesOf(s *corev1.Service) []discoveryv1.EndpointSlice {
+	return slices.DeleteFunc(slices.Clone(f.Slices), func(slice discoveryv1.EndpointSlice) bool {
+		return slice.Namespace != s.Namespace || slice.Labels[discoveryv1.LabelServiceName] != s.Name
+	})
+}
+
 // readyEndpoints returns how many ready endpoints a Service has, over IPv4 and over IPv6.
 func (f *Facts) readyEndpoints(s *corev1.Service) (four, six int) {
-	for i := range f.Slices {
-		slice := &f.Slices[i]
-		if slice.Namespace != s.Namespace || slice.Labels[discoveryv1.LabelServiceName] != s.Name {
-			continue
-		}
+	for _, slice := range f.slicesOf(s) {
 		for _, e := range slice.Endpoints {
 			switch {
 			case e.Conditions.Ready != nil && !*e.Conditions.Ready:
@@ -93,10 +96,8 @@ func isFour(addr string) bool {
 // kubeletDNS returns the addresses that kubelets name, and their cluster domains, each once. What is no address or no name is left out.
 func (f *Facts) kubeletDNS() (addrs, domains []string) {
 	for _, k := range f.Kubelets {
-		for _, a := range k.ClusterDNS {
-			if addr, err := netip.ParseAddr(a); err == nil {
-				addrs = append(addrs, addr.String())
-			}
+		for _, a := range parseAddrs(k.ClusterDNS) {
+			addrs = append(addrs, a.String())
 		}
 		if name := strings.ToLower(dns.Fqdn(k.ClusterDomain)); name != "." && strings.Trim(name, settingCharacters) == "" {
 			if _, ok := dns.IsDomainName(name); ok {

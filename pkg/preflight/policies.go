@@ -3,11 +3,12 @@
 package preflight
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/nodecache/node-cache/pkg/dnspolicy"
@@ -15,7 +16,7 @@ import (
 
 const policyPage = "docs/policies.md"
 
-// checkPolicies names the pods that policies would deny DNS at the agents' addresses.
+// checkPolicies names the pods that policies would deny DNS at the agents' addresses, and the pods of DNS that would lose the agents.
 func (c *checker) checkPolicies() {
 	const check = "policies"
 	switch {
@@ -40,34 +41,55 @@ func (c *checker) checkPolicies() {
 		engine := engineOf(&o)
 		return engine != in.Engine && engine != ""
 	})
-	for _, s := range c.Slices {
-		if s.Namespace == c.service.Namespace && s.Labels[discoveryv1.LabelServiceName] == c.service.Name {
-			in.DNS = append(in.DNS, s)
-		}
+	for _, s := range c.slicesOf(c.service) {
+		in.DNS = append(in.DNS, s)
 	}
-	for _, a := range addrs {
-		if addr, err := netip.ParseAddr(a); err == nil {
-			in.Agents = append(in.Agents, addr)
+	in.Agents = parseAddrs(addrs)
+	if c.reads(ListNodes) {
+		in.Nodes = map[string][]netip.Addr{}
+		for _, n := range c.Linux() {
+			in.Nodes[n.Name] = parseAddrs(internalIPs(n))
 		}
 	}
 	findings, err := dnspolicy.Check(in)
 	switch {
 	case err != nil:
 		c.add(check, Unknown, err.Error(), policyPage)
-	case len(findings) == 0:
+	case len(findings) == 0 && in.Nodes == nil:
 		c.add(check, OK, "they deny no pod DNS at "+strings.Join(addrs, ", "), "")
+	case len(findings) == 0:
+		c.add(check, OK, "they deny no pod DNS at "+strings.Join(addrs, ", ")+", and no agent the DNS Service", "")
 	}
 	for i := range findings {
 		f := &findings[i]
-		v, hint := Warn, f.Fix
+		v, what := Warn, f.String()
 		if len(f.Unknown) > 0 {
 			v = Unknown
 		}
-		if hint == "" {
-			hint = policyPage
+		if !f.Serve {
+			what = "at " + strings.Join(addrs, ", ") + ", " + what
 		}
-		c.add(check, v, "at "+strings.Join(addrs, ", ")+", "+f.String(), hint)
+		c.add(check, v, what, cmp.Or(f.Fix, policyPage))
 	}
+}
+
+func internalIPs(n *corev1.Node) (list []string) {
+	for _, a := range n.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			list = append(list, a.Address)
+		}
+	}
+	return list
+}
+
+// parseAddrs returns those that are addresses.
+func parseAddrs(texts []string) (list []netip.Addr) {
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil {
+			list = append(list, a)
+		}
+	}
+	return list
 }
 
 // engine returns what applies the policies: what was seen on the nodes, else what has policies.
