@@ -268,7 +268,7 @@ func (c calicoEngine) entityMatches(p *policy, e *calicoEntity, one end) Verdict
 		v = min(v, netsContain(e.Nets, one.addr))
 	}
 	v = min(v, not(netsContain(e.NotNets, one.addr)))
-	if e.Selector != "" || e.NamespaceSelector != "" {
+	if e.Selector != "" || e.NamespaceSelector != "" || e.NotSelector != "" && p.namespace != "" {
 		v = min(v, c.endMatches(p, e.Selector, e.NamespaceSelector, one))
 	}
 	if e.NotSelector != "" {

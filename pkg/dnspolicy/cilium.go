@@ -189,7 +189,7 @@ func (c ciliumEngine) matches(p *policy, r *ciliumRule, f *flow, d direction) Ve
 	if len(r.ICMPs) > 0 {
 		return Denied
 	}
-	return min(v, c.listsMatch(r.ToPorts, f))
+	return min(v, c.listsMatch(r.ToPorts, f, d))
 }
 
 // entityMatches says whether an entity is the other end of a flow.
@@ -226,7 +226,7 @@ func (c ciliumEngine) runsAPIServer(node string) bool {
 	})
 }
 
-func (c ciliumEngine) listsMatch(lists []ciliumPorts, f *flow) (v Verdict) {
+func (c ciliumEngine) listsMatch(lists []ciliumPorts, f *flow, d direction) (v Verdict) {
 	if len(lists) == 0 {
 		return Allowed
 	}
@@ -242,7 +242,7 @@ func (c ciliumEngine) listsMatch(lists []ciliumPorts, f *flow) (v Verdict) {
 			case p.Port == "" || p.Port == "0":
 				one = Allowed
 			case err != nil:
-				one = max(one, c.namedPortMatches(p.Port, f, false))
+				one = max(one, c.namedPortMatches(p.Port, f, d == ingress))
 			default:
 				one = max(one, verdict(int32(number) <= f.port && f.port <= max(int32(number), p.EndPort)))
 			}

@@ -145,6 +145,7 @@ func TestEngines(t *testing.T) {
 		{"Cilium: nodes", dnspolicy.Cilium, []spec{{"Cnp shop/x", egress(`{toNodes: [{}]}`)}}, dnspolicy.Unknown, dnspolicy.Unknown, "CiliumNetworkPolicy shop/x"},
 		{"Cilium: DNS denies ingress", dnspolicy.Cilium, []spec{{"Cnp kube-system/x", `{endpointSelector: {}, ingress: [{fromEntities: [host]}]}`}}, dnspolicy.Denied, dnspolicy.Allowed, ""},
 		{"Cilium: DNS allows ingress", dnspolicy.Cilium, []spec{{"Cnp kube-system/x", `{endpointSelector: {}, ingress: [{fromEntities: [cluster]}]}`}}, dnspolicy.Allowed, dnspolicy.Allowed, ""},
+		{"Cilium: DNS allows ingress to a named port", dnspolicy.Cilium, []spec{{"Cnp kube-system/x", `{endpointSelector: {}, ingress: [{fromEntities: [cluster], toPorts: [{ports: [{port: dns}]}]}]}`}}, dnspolicy.Allowed, dnspolicy.Allowed, ""},
 		{"Cilium: host firewall", dnspolicy.Cilium, []spec{{"Ccnp nodes", `{nodeSelector: {}, ingress: [{fromEntities: [remote-node]}]}`}}, dnspolicy.Allowed, dnspolicy.Unknown, "CiliumClusterwideNetworkPolicy nodes"},
 		{"Cilium: host firewall allows", dnspolicy.Cilium, []spec{{"Ccnp nodes", `{nodeSelector: {}, ingress: [{fromEntities: [cluster], toPorts: [{ports: [{port: "53"}]}]}]}`}}, dnspolicy.Allowed, dnspolicy.Allowed, ""},
 
@@ -159,6 +160,9 @@ func TestEngines(t *testing.T) {
 		{"Calico: pass", dnspolicy.Calico, []spec{{"Np shop/dns", toDNS}, {"Global x", calico(`{action: Pass}`)}}, dnspolicy.Allowed, dnspolicy.Allowed, ""},
 		{"Calico: the namespace's own", dnspolicy.Calico, []spec{{"Calico shop/x", calico(`{action: Allow, destination: {selector: all()}}`)}}, dnspolicy.Denied, dnspolicy.Denied, ""},
 		{"Calico: another namespace", dnspolicy.Calico, []spec{{"Calico shop/x", calico(`{action: Allow, destination: {namespaceSelector: projectcalico.org/name == "kube-system"}}`)}}, dnspolicy.Allowed, dnspolicy.Denied, ""},
+		{"Calico: not labels, of the namespace's own only", dnspolicy.Calico, []spec{{"Calico shop/x", calico(`{action: Allow, destination: {notSelector: has(none)}}`)}}, dnspolicy.Denied, dnspolicy.Denied, ""},
+		{"Calico: not labels, of all namespaces", dnspolicy.Calico, []spec{{"Calico shop/x", calico(`{action: Allow, destination: {namespaceSelector: all(), notSelector: has(none)}}`)}}, dnspolicy.Allowed, dnspolicy.Denied, ""},
+		{"Calico: not labels, anywhere", dnspolicy.Calico, []spec{{"Global x", calico(`{action: Allow, destination: {notSelector: k8s-app == "kube-dns"}}`)}}, dnspolicy.Denied, dnspolicy.Allowed, ""},
 		{"Calico: services", dnspolicy.Calico, []spec{{"Calico shop/x", calico(`{action: Allow, destination: {services: {name: kube-dns, namespace: kube-system}}}`)}}, dnspolicy.Unknown, dnspolicy.Unknown, "Calico's NetworkPolicy shop/x"},
 		{"Calico: a selector not known", dnspolicy.Calico, []spec{{"Global x", `{selector: app contains "we", types: [Egress]}`}}, dnspolicy.Unknown, dnspolicy.Unknown, "Calico's GlobalNetworkPolicy x"},
 		{"Calico: a field not known", dnspolicy.Calico, []spec{{"Global x", `{types: [Egress], moon: 1}`}}, dnspolicy.Unknown, dnspolicy.Unknown, "Calico's GlobalNetworkPolicy x"},
