@@ -9,7 +9,9 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
 
 	"github.com/nodecache/node-cache/pkg/dnspolicy"
 )
@@ -42,6 +44,9 @@ func (c *checker) checkPolicies() {
 		return engine != in.Engine && engine != ""
 	})
 	for _, s := range c.slicesOf(c.service) {
+		s.Ports = slices.DeleteFunc(slices.Clone(s.Ports), func(p discoveryv1.EndpointPort) bool { // the Service of kube-dns has metrics too
+			return !slices.ContainsFunc(c.service.Spec.Ports, func(of corev1.ServicePort) bool { return of.Port == 53 && of.Name == ptr.Deref(p.Name, "") })
+		})
 		in.DNS = append(in.DNS, s)
 	}
 	in.Agents = parseAddrs(addrs)

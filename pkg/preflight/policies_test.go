@@ -11,6 +11,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/dnspolicy"
@@ -70,6 +71,12 @@ func TestPolicies(t *testing.T) {
 		{"Cilium", []change{sets(daemonSet("cilium", "cilium-agent", "cilium:v1.20.2"))}, none}, // its pods have no DNS now: no block matches a pod
 		{"Cilium, known by its policies", []change{own("cilium.io/v2", "CiliumClusterwideNetworkPolicy", "egress")}, none},
 		{"transparent mode, where pods ask the Service", []change{label(gke, "p")}, "ok they deny no pod DNS at 10.96.0.10, and no agent the DNS Service"},
+		{"the port for metrics is not DNS", []change{func(f *preflight.Facts) { // no TCP before, so none is lost
+			f.Slices[0].Ports = append(f.Slices[0].Ports, discoveryv1.EndpointPort{Name: new("metrics"), Port: new(int32(9153)), Protocol: new(corev1.ProtocolTCP)})
+			f.Policies.NetworkPolicies[0].Spec.Egress = []networkingv1.NetworkPolicyEgressRule{
+				{Ports: []networkingv1.NetworkPolicyPort{{Protocol: new(corev1.ProtocolUDP)}}}, {Ports: []networkingv1.NetworkPolicyPort{{Port: new(intstr.FromInt32(9153))}}},
+			}
+		}}, none},
 		{"the agents", []change{denies}, "warn namespace kube-system: pods coredns lose the queries of agents on other nodes; isolated by: NetworkPolicy kube-system/deny"},
 		{"the agents, where no other node has one", []change{denies, func(f *preflight.Facts) { f.Nodes[1].Status.NodeInfo.OperatingSystem = "windows" }}, none},
 		{"the agents, with nodes not read", []change{denies, func(f *preflight.Facts) { f.Unread[preflight.ListNodes] = preflight.Unread{} }}, noPod},
