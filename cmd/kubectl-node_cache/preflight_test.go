@@ -110,7 +110,7 @@ func TestPreflight(t *testing.T) {
 		"ok kubelets clusterDNS: 10.96.0.10 (2 asked)",
 		"ok IP families pods have IPv6 only",
 		"ok cluster domain corp.k8s.",
-		"ok zones the cluster's DNS serves no other zones",
+		"ok zones the agent serves what the cluster's DNS serves",
 		"ok node-local DNS none was recognised",
 		"unknown policies they are not looked at",
 		"fail pod security namespace kube-system enforces baseline",

@@ -56,7 +56,7 @@ Exit code 0: no check failed; 1: a check failed; 2: invalid command line.`,
 	cmd.Flags().StringVar(&x.name, "name", "", "`NAME` of the cluster to ask for, - for none; default: kubernetes.default.svc in clusterDomain")
 	cmd.Flags().StringSliceVar(&x.service, "service", nil, "`IP` of the DNS Service, with intercept.mode transparent, if the configuration lacks intercept.services; may be repeated")
 	cmd.Flags().DurationVar(&x.timeout, "timeout", time.Second, "the longest `TIME` to wait for each response, such as 500ms")
-	cmd.Flags().StringSliceVar(&x.corefiles, "corefile", nil, "`FILE` with the Corefile or ConfigMap of the cluster's DNS, - for standard input: report its zones that the agent does not serve; may be repeated")
+	cmd.Flags().StringSliceVar(&x.corefiles, "corefile", nil, "`FILE` with the Corefile or ConfigMap of the cluster's DNS, - for standard input: report what the agent does not serve; may be repeated")
 	cmd.Flags().BoolVar(&x.noPod, "no-pod", false, "do not check as a pod: create no network namespace")
 	return cmd
 }
@@ -86,7 +86,7 @@ func (d *doctorFlags) run(cmd *cobra.Command) error {
 		if err != nil {
 			return err
 		}
-		c.Unserved = cfg.UnservedZones(&theirs.Config)
+		c.Gaps = theirs.Gaps(&cfg)
 	}
 	report, err := doctor.Run(cmd.Context(), c)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/config"
@@ -78,13 +79,15 @@ func TestDoctorConfig(t *testing.T) {
 	}
 }
 
-// TestDoctorComparesZones has a Corefile with a zone for each way to serve one, and an agent that serves some.
+// TestDoctorComparesZones has a Corefile with a zone for each way to serve one, a line without counterpart in two blocks, names in a file,
+// and upstreams of its own, and agents that serve none, some and all of it.
 func TestDoctorComparesZones(t *testing.T) {
 	t.Parallel()
 	corefile := file(t, `.:53 {
-  kubernetes cluster.local
+  kubernetes cluster.local in-addr.arpa ip6.arpa
+  rewrite name regex (.*).old.example {1}.new.example
   rewrite name exact shop.example web.shop.svc.cluster.local
-  hosts {
+  hosts /etc/hosts {
     192.0.2.1 db.example
     192.0.2.2 printer.lan.example
     fallthrough
@@ -101,16 +104,33 @@ dept.corp.example:53 {
   file /etc/dept
 }
 `)
-	for _, tt := range []struct{ name, config, want string }{
-		{"none", "", "db.example. printer.lan.example. cluster.local. corp.example. dept.corp.example. ip.example. shop.example."},
-		{"some", "forward: [{zone: ., to: [192.0.2.53]}, {zone: lan.example, to: [192.0.2.55]}]\ncluster: {resolver: central, zones: [corp.example], central: {addresses: [192.0.2.53]}}", "db.example. ip.example. shop.example."},
+	const zones, files = "names that the cluster's DNS serves go to the default route: ", "names in files of the cluster's DNS go to the default route: /etc/hosts"
+	const lines, servers = "lines of the Corefile have no counterpart: ", "only the cluster's DNS asks these servers for other names: 192.0.2.53"
+	const rewrite, file53 = `rewrite name regex (.*).old.example {1}.new.example`, "file /etc/dept"
+	for _, tt := range []struct {
+		name, config string
+		want         []string
+	}{
+		{"none", "", []string{
+			zones + "cluster.local., corp.example., db.example., dept.corp.example., ip.example., printer.lan.example., shop.example.",
+			files, lines + file53 + ", " + rewrite, servers,
+		}},
+		{
+			"some", "forward: [{zone: ., to: [192.0.2.53]}, {zone: lan.example, to: [192.0.2.55]}]\ncluster: {resolver: central, zones: [corp.example], central: {addresses: [192.0.2.53]}}",
+			[]string{zones + "db.example., ip.example., shop.example.", files, lines + rewrite},
+		},
+		{"all", "forward: []\ncluster: {resolver: central, zones: [.], central: {addresses: [192.0.2.53]}}", []string{"the agent serves what the cluster's DNS serves"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			got := command("doctor", "--no-pod", "--config", file(t, fmt.Sprintf("%s\nlisten: {port: %d}", tt.config, proctest.FreeAddr(t).Port())), "--corefile", corefile)
-			if !strings.Contains(got.Stdout, "go to the default route: "+tt.want+"\n") {
-				t.Errorf("standard output %q, standard error %q, want %s", got.Stdout, got.Stderr, tt.want)
+			var said []string
+			for line := range strings.Lines(got.Stdout) {
+				if check, what, _ := strings.Cut(strings.TrimSpace(line[min(7, len(line)):]), " "); check == "zones" {
+					said = append(said, strings.TrimSpace(what))
+				}
 			}
+			assert.Same(t, "lines", tt.want, said)
 		})
 	}
 }

@@ -25,7 +25,7 @@ func (c *converter) result() (*Result, error) {
 		normal, err := config.Normalize(c.cfg, config.Agent)
 		if err == nil {
 			sortNotes(c.notes)
-			return &Result{Config: normal, Notes: c.notes, origins: c.origins, service: c.service()}, nil
+			return &Result{Config: normal, Notes: c.notes, origins: c.origins, blocks: c.blocks(), service: c.service()}, nil
 		}
 		var bad *config.Error
 		if !errors.As(err, &bad) {
@@ -142,6 +142,20 @@ func (c *converter) askCentral() {
 		central.Service = c.service()
 		c.origins["cluster.central.service"] = origin{text: "the old server, which stays"}
 	}
+}
+
+// blocks returns the zones of the server blocks that each line is in: several blocks may import it.
+func (c *converter) blocks() map[place][]string {
+	zones := map[place][]string{}
+	for _, s := range c.servers {
+		zones[s.at] = append(zones[s.at], s.zones...)
+		for _, st := range s.plugins {
+			for _, one := range append(st.body, st) {
+				zones[one.at] = append(zones[one.at], s.zones...)
+			}
+		}
+	}
+	return zones
 }
 
 // service returns the Service of the cluster's DNS.

@@ -18,6 +18,7 @@ type Result struct {
 	Notes  []Note        // in the order of the files and their lines
 
 	origins map[string]origin  // where each key's value comes from, by path
+	blocks  map[place][]string // as [converter.blocks]
 	service config.ServiceName // the Service of the cluster's DNS
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/convert"
 	"github.com/nodecache/node-cache/pkg/doctor"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
@@ -188,12 +189,12 @@ func TestChecks(t *testing.T) {
 		}},
 		{name: "no fallback of one family", change: func(_ *doctor.Config, f *doctor.Facts) { f.Fallback = f.Fallback[:2] }},
 		{name: "no fallback", change: func(_ *doctor.Config, f *doctor.Facts) { f.Fallback, f.Backends[0].Fallback = nil, nil }},
-		{name: "the agent serves the zones of the cluster's DNS", change: func(c *doctor.Config, _ *doctor.Facts) { c.Unserved = []string{} }},
+		{name: "the agent serves the zones of the cluster's DNS", change: func(c *doctor.Config, _ *doctor.Facts) { c.Gaps = []convert.Gap{} }},
 		{name: "the cluster's DNS serves more zones", change: func(c *doctor.Config, _ *doctor.Facts) {
-			c.Unserved = []string{"corp.example.", "clusterset.local."}
+			c.Gaps = []convert.Gap{{What: "zones", Names: []string{"corp.example.", "clusterset.local."}, Fix: "fix"}, {What: "files", Names: []string{"/etc/hosts"}, Fix: "fix"}}
 		}},
 		{name: "the cluster's DNS serves many names more", change: func(c *doctor.Config, _ *doctor.Facts) {
-			c.Unserved = slices.Repeat([]string{"a."}, 1000)
+			c.Gaps = []convert.Gap{{What: "zones", Names: slices.Repeat([]string{"a."}, 1000), Fix: "fix"}}
 		}},
 		{name: "the kubelet cannot be read", change: func(_ *doctor.Config, f *doctor.Facts) { f.Kubelet = doctor.Kubelet{Err: errSeen} }},
 		{name: "the kubelet hands out nothing", change: func(_ *doctor.Config, f *doctor.Facts) { f.Kubelet = doctor.Kubelet{From: "its flags"} }},

@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/nodecache/node-cache/pkg/convert"
 	"github.com/nodecache/node-cache/pkg/intercept/rules"
 	"github.com/nodecache/node-cache/pkg/plain"
 )
@@ -38,8 +39,7 @@ type Config struct {
 
 	Domain string // the cluster domain, absolute; empty: the fallback is not tested
 
-	// Unserved are the zones and names of the cluster's DNS that this agent sends to its default route; nil: not known.
-	Unserved []string
+	Gaps []convert.Gap // between the cluster's DNS and this agent; nil: not known
 
 	Timeout time.Duration // timeout of one probe; 0: 1 s
 

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/pkg/convert"
 	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
@@ -248,16 +249,15 @@ func more(n int) string {
 
 // checkZones checks whether the agent serves what the cluster's DNS serves beside the cluster domain.
 func checkZones(e *checker) {
-	if e.Unserved == nil {
+	if e.Gaps == nil {
 		return
 	}
-	names := strings.Join(e.Unserved[:min(shown, len(e.Unserved))], " ") + more(len(e.Unserved))
-	e.add("zones",
-		row{
-			names != "", Warn, "names that the cluster's DNS serves go to the default route: " + names,
-			"list them in cluster.zones, or give them a route: `node-cache convert` prints it",
-		},
-		row{true, OK, "no name that the cluster's DNS serves goes to the default route", ""})
+	for _, g := range e.Gaps {
+		e.add("zones", row{true, Warn, g.What + ": " + strings.Join(g.Names[:min(shown, len(g.Names))], ", ") + more(len(g.Names)), g.Fix})
+	}
+	if len(e.Gaps) == 0 {
+		e.add("zones", row{true, OK, convert.NoGap, ""})
+	}
 }
 
 // queriedAddresses returns the addresses that pods should query.

@@ -359,44 +359,16 @@ func (c *checker) checkZones() {
 	if c.theirs == nil {
 		return
 	}
-	const all = "`node-cache convert --from-cluster` prints a configuration, and says what it leaves out"
-	ours := config.Default(config.Agent)
-	ours.ClusterDomain, ours.Cluster.Resolver = c.domain, config.ResolverLocal
-	c.unserved = unique(ours.UnservedZones(&c.theirs.Config))
-	files := c.theirs.Config.Hosts.Files
-	var lost []string
-	for _, n := range c.theirs.Notes {
-		if !n.Kept {
-			lost = append(lost, n.What)
-		}
+	agent := config.Default(config.Agent)
+	agent.ClusterDomain, agent.Cluster.Resolver = c.domain, config.ResolverLocal
+	c.unserved = unique(agent.UnservedZones(&c.theirs.Config))
+	gaps := c.theirs.Gaps(&agent)
+	for _, g := range gaps {
+		c.add("zones", Warn, g.What+": "+some(g.Names), g.Fix)
 	}
-	if len(c.unserved) > 0 {
-		c.add("zones", Warn, "names that the cluster's DNS serves would go to the nodes' name servers: "+some(c.unserved), "list them in cluster.zones; "+all)
+	if len(gaps) == 0 {
+		c.add("zones", OK, convert.NoGap, "")
 	}
-	if len(files) > 0 {
-		c.add("zones", Warn, "names that the cluster's DNS has in files would go to the nodes' name servers: "+some(files), "mount the files as in docs/migrating.md; "+all)
-	}
-	if len(lost) > 0 {
-		c.add("zones", Warn, "the agents have no counterpart for lines of the Corefile: "+some(unique(lost)), "where they make answers, list the zones in cluster.zones; "+all)
-	}
-	if to := c.otherServers(); len(to) > 0 {
-		c.add("upstreams", Warn, "the cluster's DNS asks "+some(to)+" for other names, and the agents ask the nodes' name servers", "set forward in the agents' configuration; "+all)
-	}
-	if len(c.unserved)+len(files)+len(lost) == 0 {
-		c.add("zones", OK, "the cluster's DNS serves no other zones", "")
-	}
-}
-
-// otherServers returns the servers that the cluster's DNS asks by default, but those of the nodes.
-func (c *checker) otherServers() (list []string) {
-	for _, r := range c.theirs.Config.Forward {
-		for _, to := range r.To {
-			if r.Zone == "." && to.Kind != config.ResolvConf && to.Kind != config.None {
-				list = append(list, to.String())
-			}
-		}
-	}
-	return list
 }
 
 func (c *checker) checkInstalled() {

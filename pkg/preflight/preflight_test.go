@@ -350,17 +350,17 @@ func TestChecks(t *testing.T) {
 		{"a Corefile that is none", []change{func(f *preflight.Facts) { f.ConfigMaps["kube-system/coredns"]["Corefile"] = ". {\n kubernetes" }}, []string{"unknown Corefile: "}},
 		{"a zone", []change{func(f *preflight.Facts) {
 			f.ConfigMaps["kube-system/coredns"]["Corefile"] += "corp.example {\n forward . 192.0.2.1\n}\n"
-		}}, []string{"warn zones: names that the cluster's DNS serves would go to the nodes' name servers: corp.example."}},
+		}}, []string{"warn zones: names that the cluster's DNS serves go to the default route: corp.example."}},
 		{"the file of k3s", []change{func(f *preflight.Facts) {
 			f.ConfigMaps["kube-system/coredns"]["Corefile"] = strings.Replace(corefile, "forward", "hosts /etc/coredns/NodeHosts {\n ttl 60\n fallthrough\n }\n import /etc/coredns/custom/*.override\n forward", 1) + "import /etc/coredns/custom/*.server\n"
 			f.ConfigMaps["kube-system/coredns"]["NodeHosts"] = "192.0.2.1 node1\n"
-		}}, []string{"warn zones: names that the cluster's DNS has in files would go to the nodes' name servers: /etc/coredns/NodeHosts"}},
+		}}, []string{"warn zones: names in files of the cluster's DNS go to the default route: /etc/coredns/NodeHosts"}},
 		{"a plugin without a counterpart", []change{func(f *preflight.Facts) {
 			f.ConfigMaps["kube-system/coredns"]["Corefile"] = strings.Replace(corefile, "forward", "rewrite name regex (.*)\\.a\\.example {1}.b.example\n forward", 1)
-		}}, []string{`warn zones: the agents have no counterpart for lines of the Corefile: rewrite name regex (.*)\.a\.example {1}.b.example`}},
+		}}, []string{`warn zones: lines of the Corefile have no counterpart: rewrite name regex (.*)\.a\.example {1}.b.example`}},
 		{"other upstreams", []change{func(f *preflight.Facts) {
 			f.ConfigMaps["kube-system/coredns"]["Corefile"] = strings.Replace(corefile, "/etc/resolv.conf", "192.0.2.1 tls://192.0.2.2", 1)
-		}}, []string{"warn upstreams: the cluster's DNS asks 192.0.2.1, tls://192.0.2.2 for other names, and the agents ask the nodes' name servers"}},
+		}}, []string{"warn zones: only the cluster's DNS asks these servers for other names: 192.0.2.1, tls://192.0.2.2"}},
 		{"it is installed", []change{add(daemonSet("node-cache", "node-cache", "n"))}, []string{"warn installed: DaemonSet kube-system/node-cache"}},
 		{"NodeLocal DNSCache", []change{add(nodeLocal)}, []string{"fail node-local DNS: NodeLocal DNSCache, DaemonSet kube-system/node-local-dns, on 2 nodes at 169.254.20.10, 10.96.0.10"}},
 		{"LocalDNS of AKS", []change{label(aks, "c"), label("kubernetes.azure.com/localdns-state", "enabled")}, []string{"fail node-local DNS: LocalDNS of AKS, on 2 nodes"}},
