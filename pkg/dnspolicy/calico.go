@@ -79,140 +79,113 @@ func (p *policy) order() float64 {
 // A calicoEngine evaluates as Calico does.
 type calicoEngine struct{ *cluster }
 
-// sort has the tiers, and the policies of each, in the order in which Calico evaluates them.
+// sort has the tiers, and the policies of each, in the order in which Calico evaluates them. NetworkPolicies are one of the default tier.
 func (c calicoEngine) sort() {
 	c.tierNames = slices.SortedFunc(maps.Keys(c.tiers), func(x, y string) int {
 		return cmp.Or(cmp.Compare(c.tiers[x].order, c.tiers[y].order), strings.Compare(x, y))
 	})
+	c.others = append(c.others, policy{name: networkPolicies, calico: calicoSpec{Order: new(float64(networkPolicyOrder))}})
 	slices.SortFunc(c.others, func(x, y policy) int { // those of a tier
 		return cmp.Or(cmp.Compare(x.order(), y.order()), strings.Compare(x.name, y.name))
 	})
 }
 
-// A walk is the way of a flow through policies of which the first that matches decides.
-type walk struct {
-	result
+// networkPolicies is behind all names of policies.
+const networkPolicies = "~"
 
-	allow, deny bool    // what it may come to
-	selected    Verdict // whether a policy of this tier selects the pod
-}
-
-// decide evaluates Calico's policies in order, with NetworkPolicies among those of the default tier.
+// decide evaluates tiers, policies and rules, each from the last to the first: what one does not decide, what is behind it does.
 func (c calicoEngine) decide(f *flow, d direction) result {
-	w := &walk{}
-	c.walkTiers(w, f, d)
-	switch {
-	case w.allow && w.deny:
-		w.verdict = Unknown
-	case w.allow:
-		w.verdict, w.unknown = Allowed, nil
-	default:
-		w.verdict, w.unknown = Denied, nil
+	r := result{verdict: Allowed} // by the profile of the namespace
+	for _, name := range slices.Backward(c.tierNames) {
+		r = c.decideTier(name, r, f, d)
 	}
-	return w.result
-}
-
-// walkTiers walks until a policy has decided. What no tier decides is allowed, by the profile of the namespace.
-func (c calicoEngine) walkTiers(w *walk, f *flow, d direction) {
 	for i := range c.others {
 		p := &c.others[i]
-		if _, known := c.tiers[p.tier()]; (!known || p.broken) && c.selects(p, f, d) != Denied {
-			w.allow, w.deny = true, true
-			w.policies, w.unknown = append(w.policies, p.name), append(w.unknown, p.name)
+		if _, known := c.tiers[p.tier()]; (!known || p.broken) && c.selects(p, f, d) != Denied { // it may decide anything
+			r = result{Unknown, union(r.policies, []string{p.name}), union(r.unknown, []string{p.name})}
 		}
 	}
-	for _, name := range c.tierNames {
-		w.selected = Denied
-		if c.walkTier(w, name, f, d) {
-			return
-		}
-		if w.selected != Denied && !c.tiers[name].pass {
-			w.deny = true
-			if w.selected == Allowed {
-				return
-			}
-		}
-	}
-	w.allow = true
+	return r
 }
 
-// walkTier reports whether a rule has decided for certain.
-func (c calicoEngine) walkTier(w *walk, name string, f *flow, d direction) (decided bool) {
-	kubernetes := name == defaultTier
+// decideTier is what a tier decides, with what the next ones do.
+func (c calicoEngine) decideTier(name string, next result, f *flow, d direction) result {
+	selected, r := Denied, next
 	for i := range c.others {
-		p := &c.others[i]
-		if p.tier() != name || p.broken {
-			continue
-		}
-		if kubernetes && p.order() > networkPolicyOrder {
-			kubernetes = false
-			if c.walkNetworkPolicies(w, f, d) {
-				return true
-			}
-		}
-		if decided, pass := c.walkPolicy(w, p, f, d); decided || pass {
-			return decided
+		if p := &c.others[i]; p.tier() == name && !p.broken {
+			selected = max(selected, c.selects(p, f, d))
 		}
 	}
-	return kubernetes && c.walkNetworkPolicies(w, f, d)
+	if !c.tiers[name].pass {
+		r = either(selected, result{}, next)
+	}
+	for i := range slices.Backward(c.others) {
+		if p := &c.others[i]; p.tier() == name && !p.broken {
+			r = c.decidePolicy(p, r, next, f, d)
+		}
+	}
+	return r
 }
 
-// walkNetworkPolicies reports whether one allows the flow. They only allow, so their order does not matter.
-func (c calicoEngine) walkNetworkPolicies(w *walk, f *flow, d direction) bool {
-	r := c.decideAddresses(f, d)
-	if len(r.policies) == 0 {
-		return false
-	}
-	w.selected, w.policies = Allowed, append(w.policies, r.policies...)
-	if r.verdict != Denied {
-		w.allow = true
-	}
-	if r.verdict == Unknown {
-		w.unknown = append(w.unknown, r.unknown...)
-	}
-	return r.verdict == Allowed
-}
-
-// walkPolicy reports whether a rule has decided for certain, or has passed the flow to the next tier.
-func (c calicoEngine) walkPolicy(w *walk, p *policy, f *flow, d direction) (decided, pass bool) {
+// decidePolicy is what a policy decides, with what is behind it in its tier, and what the next tiers decide.
+func (c calicoEngine) decidePolicy(p *policy, rest, next result, f *flow, d direction) result {
 	selects := c.selects(p, f, d)
-	if selects == Denied {
-		return false, false
+	switch {
+	case selects == Denied:
+		return rest
+	case p.name == networkPolicies: // they only allow
+		r := c.decideAddresses(f, d)
+		rest = either(r.verdict, result{verdict: Allowed}, rest)
+		return result{rest.verdict, union(rest.policies, r.policies), union(rest.unknown, r.unknown)}
 	}
-	w.selected, w.policies = max(w.selected, selects), append(w.policies, p.name)
-	unknown := selects == Unknown
 	rules := p.calico.Egress
 	if d == ingress {
 		rules = p.calico.Ingress
 	}
-	for i := range rules {
-		r := &rules[i]
-		m := min(selects, c.matches(p, r, f))
-		if m == Denied || r.Action == "Log" {
+	unknown := selects == Unknown
+	for i := range slices.Backward(rules) {
+		m := min(selects, c.matches(p, &rules[i], f))
+		switch rules[i].Action {
+		case "Allow":
+			rest = either(m, result{verdict: Allowed}, rest)
+		case "Deny":
+			rest = either(m, result{}, rest)
+		case "Pass":
+			rest = either(m, next, rest)
+		default: // Log
 			continue
 		}
-		unknown = unknown || m == Unknown
-		decided, pass = m == Allowed && r.Action != "Pass", m == Allowed && r.Action == "Pass"
-		maybePassed := r.Action == "Pass" && !pass // what the next tiers say is not known
-		w.allow = w.allow || r.Action == "Allow" || maybePassed
-		w.deny = w.deny || r.Action == "Deny" || maybePassed
-		if pass {
-			w.selected = Denied
-		}
-		if m == Allowed {
-			break
-		}
+		unknown = m == Unknown || m == Denied && unknown
 	}
+	rest.policies = union(rest.policies, []string{p.name})
 	if unknown {
-		w.unknown = append(w.unknown, p.name)
+		rest.unknown = union(rest.unknown, []string{p.name})
 	}
-	return decided, pass
+	return rest
+}
+
+// either is one result if a condition holds, the other if it does not, and what both have in common if that is unknown.
+func either(condition Verdict, then, otherwise result) result {
+	switch {
+	case condition == Allowed:
+		return then
+	case condition == Denied:
+		return otherwise
+	}
+	verdict := then.verdict
+	if verdict != otherwise.verdict {
+		verdict = Unknown
+	}
+	return result{verdict, union(then.policies, otherwise.policies), union(then.unknown, otherwise.unknown)}
 }
 
 // selects says whether a policy applies to the pod in a direction.
 func (c calicoEngine) selects(p *policy, f *flow, d direction) Verdict {
 	pod, s := f.selected(d), &p.calico
-	if p.broken {
+	switch {
+	case p.name == networkPolicies:
+		return verdict(len(c.decideAddresses(f, d).policies) > 0)
+	case p.broken:
 		return verdict(p.namespace == "" || p.namespace == pod.Namespace)
 	}
 	types := s.Types

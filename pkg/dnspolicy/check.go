@@ -52,6 +52,17 @@ const (
 
 func (v Verdict) String() string { return [...]string{"denied", "unknown", "allowed"}[v] }
 
+// verdict is a verdict that is certain.
+func verdict(allowed bool) Verdict {
+	if allowed {
+		return Allowed
+	}
+	return Denied
+}
+
+// not is the verdict on the opposite.
+func not(v Verdict) Verdict { return Allowed - v }
+
 // A Pod is what policies say to the queries of one pod.
 type Pod struct {
 	Namespace, Name string
@@ -235,7 +246,9 @@ func newCluster(in Input) (*cluster, error) {
 	for _, o := range in.Others {
 		c.add(o)
 	}
-	calicoEngine{c}.sort()
+	if c.Engine == Calico {
+		calicoEngine{c}.sort()
+	}
 	return c, nil
 }
 
@@ -349,6 +362,9 @@ func (c *cluster) decide(f *flow, d direction) result {
 	}
 	if len(c.strange) > 0 { // what is not evaluated may decide anything
 		r.verdict, r.unknown = Unknown, union(r.unknown, c.strange)
+	}
+	if r.verdict != Unknown {
+		r.unknown = nil
 	}
 	return r
 }

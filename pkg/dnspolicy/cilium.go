@@ -92,17 +92,18 @@ func (c ciliumEngine) decide(f *flow, d direction) result {
 	}
 	// Not isolated allows; a rule that denies is stronger than what allows. The verdicts that are unknown stay so.
 	r.verdict = min(max(allowed, not(isolated)), not(denied))
-	if r.verdict != Unknown {
-		r.unknown = nil
-	}
 	return r
 }
 
-// not is the verdict on the opposite.
-func not(v Verdict) Verdict { return Allowed - v }
-
 // A says is what a policy says: whether it allows, denies and isolates. Allowed is yes.
 type says struct{ allows, denies, isolates Verdict }
+
+// and adds what another policy says, to what it selects.
+func (s says) and(other says, selected Verdict) says {
+	return says{
+		max(s.allows, min(selected, other.allows)), max(s.denies, min(selected, other.denies)), max(s.isolates, min(selected, other.isolates)),
+	}
+}
 
 // policySays is what a policy says to a flow of a pod.
 func (c ciliumEngine) policySays(p *policy, f *flow, d direction) (all says) {
@@ -117,12 +118,9 @@ func (c ciliumEngine) policySays(p *policy, f *flow, d direction) (all says) {
 		if s.EndpointSelector == nil {
 			continue
 		}
-		selected := matchCilium(s.EndpointSelector, c.podLabels(f.selected(d)))
-		if selected == Denied {
-			continue
+		if selected := matchCilium(s.EndpointSelector, c.podLabels(f.selected(d))); selected != Denied {
+			all = all.and(c.ruleSays(p, s, f, d), selected)
 		}
-		one := c.ruleSays(p, s, f, d)
-		all = says{max(all.allows, min(selected, one.allows)), max(all.denies, min(selected, one.denies)), max(all.isolates, min(selected, one.isolates))}
 	}
 	return all
 }
@@ -156,7 +154,7 @@ func (c ciliumEngine) hostPolicies(f *flow) result {
 				if one.isolates != Denied || one.denies != Denied {
 					names = append(names, p.name)
 				}
-				all = says{max(all.allows, one.allows), max(all.denies, one.denies), max(all.isolates, one.isolates)}
+				all = all.and(one, Allowed)
 			}
 		}
 	}

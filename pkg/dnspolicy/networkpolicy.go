@@ -201,10 +201,3 @@ func hasPort(p *corev1.Pod, name string, protocol corev1.Protocol, number int32)
 	}
 	return false
 }
-
-func verdict(allowed bool) Verdict {
-	if allowed {
-		return Allowed
-	}
-	return Denied
-}

@@ -176,16 +176,10 @@ func (c *cluster) serverFix(namespace string, policies []string) string {
 
 // guardsNodes reports whether policies are named, all for nodes.
 func (c *cluster) guardsNodes(policies []string) bool {
-	if len(policies) == 0 {
-		return false
-	}
-	for i := range c.others {
-		p := &c.others[i]
-		if slices.Contains(policies, p.name) && !slices.ContainsFunc(p.cilium, func(s ciliumSpec) bool { return s.NodeSelector == nil }) {
-			policies = slices.DeleteFunc(slices.Clone(policies), func(name string) bool { return name == p.name })
-		}
-	}
-	return len(policies) == 0
+	return len(policies) > 0 && !slices.ContainsFunc(policies, func(name string) bool {
+		i := slices.IndexFunc(c.others, func(p policy) bool { return p.name == name })
+		return i < 0 || slices.ContainsFunc(c.others[i].cilium, func(s ciliumSpec) bool { return s.NodeSelector == nil })
+	})
 }
 
 // patch adds a rule to a NetworkPolicy. A policy of its own would isolate the pods that none isolates.
