@@ -183,8 +183,14 @@ func (c *converter) addServer(s *server) {
 	for _, key := range s.keys {
 		what := "server " + key
 		transport, host, port := parseAddress(fillPlaceholders(key))
-		if transport != "dns" {
-			c.lost(s.at, what, "only UDP and TCP are supported", "leave it to a server beside this one, such as the central resolver")
+		switch transport {
+		case "dns":
+		case "tls":
+			c.lost(s.at, what, "the agent gives the same answers over TLS as over UDP, so it has no such block",
+				"if clients ask over TLS, set listen.tls")
+			continue
+		default:
+			c.lost(s.at, what, "only UDP, TCP and TLS are supported", "leave it to a server beside this one, such as the central resolver")
 			continue
 		}
 		if !c.port(s, port, what) {
