@@ -22,7 +22,7 @@ nsd:nsd named:bind9 unbound:unbound dnsperf:dnsperf dig:bind9-dnsutils nft:nftab
 conntrack:conntrack qemu-system-x86_64:qemu-system-x86 qemu-aarch64:qemu-user busybox:busybox-static cpio:cpio
 runc:runc /usr/lib/cni/bridge:containernetworking-plugins prometheus:prometheus promtool:prometheus
 docker-registry:docker-registry chromium:chromium fstrm_capture:fstrm-bin node:nodejs
-clang:clang llvm-strip:llvm /usr/include/bpf/bpf_helpers.h:libbpf-dev"
+tshark:tshark clang:clang llvm-strip:llvm /usr/include/bpf/bpf_helpers.h:libbpf-dev"
 [[ " $* " != *" cilium "* ]] || needs+=" /usr/lib/llvm-19/bin/clang:clang-19 bpftool:bpftool"
 # Four lanes run at the same time. Each lane runs one suite after the other, with one nice value.
 timed="rules upstream pressure e2e node" # they judge times: nice -10

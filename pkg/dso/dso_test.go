@@ -18,14 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
-func name(t testing.TB, text string) []byte {
-	t.Helper()
-	n, err := wire.AppendName(nil, text)
-	if err != nil {
-		t.Fatalf("%q: %v", text, err)
-	}
-	return n
-}
+const service = "\x03web\x04shop\x03svc\x07cluster\x05local\x00"
 
 func TestParse(t *testing.T) {
 	t.Parallel()
@@ -73,7 +66,8 @@ func TestTLVs(t *testing.T) {
 	}{
 		"Keepalive": {
 			dso.AppendKeepalive(nil, dso.Keepalive{Inactivity: 15 * time.Second, Interval: dso.Never}),
-			func(t dso.TLV) (any, error) { return t.Keepalive() }, dso.Keepalive{Inactivity: 15 * time.Second, Interval: dso.Never},
+			func(t dso.TLV) (any, error) { return t.Keepalive() },
+			dso.Keepalive{Inactivity: 15 * time.Second, Interval: dso.Never},
 		},
 		"Retry Delay": {
 			dso.AppendRetryDelay(nil, time.Hour),
@@ -84,17 +78,18 @@ func TestTLVs(t *testing.T) {
 			func(t dso.TLV) (any, error) { return t.RetryDelay() }, dso.Never,
 		},
 		"SUBSCRIBE": {
-			dso.AppendSubscribe(nil, dso.Subscription{Name: name(t, "web.shop.svc.cluster.local"), Type: 255, Class: 1}),
+			dso.AppendSubscribe(nil, dso.Subscription{Name: []byte(service), Type: 255, Class: 1}),
 			func(t dso.TLV) (any, error) { return t.Subscribe() },
-			dso.Subscription{Name: name(t, "web.shop.svc.cluster.local"), Type: 255, Class: 1},
+			dso.Subscription{Name: []byte(service), Type: 255, Class: 1},
 		},
 		"UNSUBSCRIBE": {
 			dso.AppendUnsubscribe(nil, 0xfffe),
 			func(t dso.TLV) (any, error) { return t.Unsubscribe() }, uint16(0xfffe),
 		},
 		"View": {
-			dso.AppendView(nil, dso.View{Age: 3 * time.Second, Versions: []uint64{1 << 60, 0, 7}}),
-			func(t dso.TLV) (any, error) { return t.View() }, dso.View{Age: 3 * time.Second, Versions: []uint64{1 << 60, 0, 7}},
+			dso.AppendView(nil, dso.View{Age: 3 * time.Second, Kinds: []dso.Versions{{Newest: 1 << 60}, {UpTo: 7}}}),
+			func(t dso.TLV) (any, error) { return t.View() },
+			dso.View{Age: 3 * time.Second, Kinds: []dso.Versions{{Newest: 1 << 60}, {UpTo: 7}}},
 		},
 	}
 	for label, tt := range tests {
@@ -122,7 +117,7 @@ func TestAdditionalTLVs(t *testing.T) {
 	msg := dso.AppendHeader(nil, dso.Unidirectional, 0, 0)
 	msg = dso.AppendKeepalive(msg, dso.Keepalive{})
 	msg = dso.AppendPadding(msg, 3)
-	msg = dso.AppendView(msg, dso.View{Versions: []uint64{5}})
+	msg = dso.AppendView(msg, dso.View{Kinds: []dso.Versions{{UpTo: 5}}})
 	m, err := dso.Parse(msg)
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +126,7 @@ func TestAdditionalTLVs(t *testing.T) {
 		t.Error("the primary TLV was found among the additional ones")
 	}
 	found, ok := m.Find(dso.TypeView)
-	if v, err := found.View(); !ok || err != nil || v.Versions[0] != 5 {
+	if v, err := found.View(); !ok || err != nil || v.Kinds[0].UpTo != 5 {
 		t.Errorf("found %v, view %v, error %v", ok, v, err)
 	}
 }
@@ -199,7 +194,7 @@ func TestPushIsFull(t *testing.T) {
 	if got := p.End(); string(got) != "before" {
 		t.Errorf("without a change: %q", got)
 	}
-	owner := name(t, "web.shop.svc.cluster.local")
+	owner := []byte(service)
 	p.Begin([]byte("before"))
 	if !p.RemoveName(owner) {
 		t.Fatal("an empty message has no room for a removal")

@@ -54,7 +54,7 @@ func slowParse(msg []byte) (tlvs []slowTLV, ok, sections bool) {
 func FuzzParse(f *testing.F) {
 	f.Add(dso.AppendKeepalive(dso.AppendHeader(nil, dso.Request, 1, 0), dso.Keepalive{Interval: time.Minute}))
 	f.Add(dso.AppendRetryDelay(dso.AppendHeader(nil, dso.Response, 1, 5), time.Minute))
-	f.Add(dso.AppendView(dso.AppendKeepalive(dso.AppendHeader(nil, dso.Unidirectional, 0, 0), dso.Keepalive{}), dso.View{Versions: []uint64{1, 2}}))
+	f.Add(dso.AppendView(dso.AppendKeepalive(dso.AppendHeader(nil, dso.Unidirectional, 0, 0), dso.Keepalive{}), dso.View{Kinds: []dso.Versions{{Newest: 1, UpTo: 2}}}))
 	f.Add(dso.AppendSubscribe(dso.AppendHeader(nil, dso.Request, 1, 0), dso.Subscription{Name: []byte("\x01a\x00"), Type: 255, Class: 1}))
 	f.Add(dso.AppendUnsubscribe(dso.AppendHeader(nil, dso.Unidirectional, 0, 0), 1))
 	f.Fuzz(func(t *testing.T, msg []byte) {

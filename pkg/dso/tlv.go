@@ -110,31 +110,41 @@ const MaxKinds = 16
 
 // A View says what a server knows of the cluster's objects:
 //
-//	age in ms (32 bits), number of kinds (8 bits), newest resourceVersion (64 bits each)
+//	age in ms (32 bits), number of kinds (8 bits), and for each kind Newest and UpTo (64 bits each)
 type View struct {
-	Age      time.Duration // since all kinds were known to be complete
-	Versions []uint64      // newest resourceVersion of each kind, in the server's order; 0: none
+	Age   time.Duration // since it was last known that no change is missing, of the kind for which that was longest ago
+	Kinds []Versions    // in the server's order, the same in each message
+}
+
+// Versions are resource versions of the objects of one kind. They are comparable among the servers of one cluster.
+//
+// A server is not behind another one if its UpTo has reached the other one's Newest. One number would not do. UpTo also counts
+// bookmarks, which servers get at different times. And of a list, a server does not learn of the deletions before.
+type Versions struct {
+	Newest uint64 // of the newest object that was applied; 0: none
+	UpTo   uint64 // all changes up to it were applied; 0: not known
 }
 
 // View parses a TLV of this type.
 func (t TLV) View() (View, error) {
-	if t.Type != TypeView || len(t.Data) < 5 || t.Data[4] > MaxKinds || len(t.Data) != 5+8*int(t.Data[4]) {
+	if t.Type != TypeView || len(t.Data) < 5 || t.Data[4] > MaxKinds || len(t.Data) != 5+16*int(t.Data[4]) {
 		return View{}, ErrMalformed
 	}
-	v := View{Age: millis(t.Data), Versions: make([]uint64, t.Data[4])}
-	for i := range v.Versions {
-		v.Versions[i] = binary.BigEndian.Uint64(t.Data[5+8*i:])
+	v := View{Age: millis(t.Data), Kinds: make([]Versions, t.Data[4])}
+	for i := range v.Kinds {
+		at := t.Data[5+16*i:]
+		v.Kinds[i] = Versions{Newest: binary.BigEndian.Uint64(at), UpTo: binary.BigEndian.Uint64(at[8:])}
 	}
 	return v, nil
 }
 
 // AppendView appends a View TLV. It has at most [MaxKinds] kinds.
 func AppendView(dst []byte, v View) []byte {
-	versions := v.Versions[:min(len(v.Versions), MaxKinds)]
-	dst = appendMillis(appendTLV(dst, TypeView, 5+8*len(versions)), v.Age)
-	dst = append(dst, byte(len(versions)))
-	for _, version := range versions {
-		dst = binary.BigEndian.AppendUint64(dst, version)
+	kinds := v.Kinds[:min(len(v.Kinds), MaxKinds)]
+	dst = appendMillis(appendTLV(dst, TypeView, 5+16*len(kinds)), v.Age)
+	dst = append(dst, byte(len(kinds)))
+	for _, k := range kinds {
+		dst = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(dst, k.Newest), k.UpTo)
 	}
 	return dst
 }
