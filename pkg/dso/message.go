@@ -66,7 +66,7 @@ type TLV struct {
 // IsDSO reports whether a message, without the length of a stream, has the opcode of DNS Stateful Operations.
 func IsDSO(msg []byte) bool { return len(msg) >= wire.HeaderLen && msg[2]>>3&0xf == Opcode }
 
-// Parse reads a message with the opcode of DNS Stateful Operations. The error is [ErrCounts], with which ID and Kind are set, or
+// Parse reads a message with the opcode of DNS Stateful Operations. The error is [ErrCounts], with which ID and Kind are set and there are no TLVs, or
 // [ErrMalformed]: it is too short, its last TLV is not complete, it is a response without an ID, or it is none and has no TLV.
 func Parse(msg []byte) (Message, error) {
 	if !IsDSO(msg) {
@@ -82,6 +82,7 @@ func Parse(msg []byte) (Message, error) {
 		m.Kind = Unidirectional
 	}
 	if binary.BigEndian.Uint64(msg[4:]) != 0 {
+		m.raw = nil
 		return m, ErrCounts
 	}
 	at := wire.HeaderLen
