@@ -66,9 +66,6 @@ type feed struct {
 	// when another server, whose cache is behind, answers next.
 	highest atomic.Uint64
 
-	// upTo is the resource version up to which every change was received.
-	upTo atomic.Uint64
-
 	logged atomic.Bool // a failure was logged, and its recovery was not
 
 	// The remaining fields belong to the reflector's goroutine, and to its stream while there is one.

@@ -55,6 +55,7 @@ func (s sink) event(obj any, deleted bool) error {
 	} else {
 		changed = s.target.put(o, came.at)
 	}
+	s.noteApplied(o.GetResourceVersion())
 	s.confirmUpTo(o.GetResourceVersion())
 	s.status.applied(o, s.now(), came.at, changed && !deleted)
 	if came.confirms {
@@ -94,6 +95,7 @@ func (s sink) applyListed(o object) types.NamespacedName {
 		return types.NamespacedName{}
 	}
 	s.target.put(o, s.now())
+	s.noteApplied(o.GetResourceVersion())
 	s.status.events.Add(1)
 	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
@@ -124,7 +126,8 @@ func (s sink) Replace(list []any, resourceVersion string) error {
 	// A list older than the newest version received means that the server's history was rolled back. It is then the valid state.
 	if version, ok := s.noteVersion(resourceVersion); ok {
 		s.highest.Store(version)
-		s.upTo.Store(version)
+		s.feedStatus.newest.Store(min(version, s.feedStatus.newest.Load()))
+		s.feedStatus.upTo.Store(version)
 	}
 	s.listError, s.failures = nil, 0
 	s.confirmed(context.Background(), at)
@@ -155,10 +158,17 @@ func (s sink) isSelected(o object) bool {
 	return false
 }
 
+// noteApplied records the version of an object that was applied.
+func (s sink) noteApplied(resourceVersion string) {
+	if version, ok := s.noteVersion(resourceVersion); ok && version > s.feedStatus.newest.Load() {
+		s.feedStatus.newest.Store(version)
+	}
+}
+
 // confirmUpTo records that all changes up to a version were received.
 func (s sink) confirmUpTo(resourceVersion string) {
 	if version, ok := s.noteVersion(resourceVersion); ok {
-		s.upTo.Store(version)
+		s.feedStatus.upTo.Store(version)
 	}
 }
 

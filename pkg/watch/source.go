@@ -169,7 +169,7 @@ func (f *feed) confirm(ctx context.Context) (proven bool, err error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, f.confirmTimeout)
 	defer cancel()
-	at, before := f.now(), f.upTo.Load()
+	at, before := f.now(), f.feedStatus.upTo.Load()
 	obj, err := f.query.listOne(limited)
 	if err != nil {
 		return false, f.noteFailure(ctx, err)
@@ -182,7 +182,7 @@ func (f *feed) confirm(ctx context.Context) (proven bool, err error) {
 	switch {
 	case err != nil || version < before:
 		f.behind, f.rolledBack = true, true
-	case version <= f.upTo.Load(): // events of the watch may have raised upTo since the request
+	case version <= f.feedStatus.upTo.Load(): // events of the watch may have raised upTo since the request
 		f.confirmed(ctx, at)
 		return true, nil
 	default:

@@ -57,8 +57,10 @@ func (k *kindStatus) retainInvalid(keep func(namespace, name string) bool) {
 	maps.DeleteFunc(k.invalid, func(key types.NamespacedName, _ string) bool { return !keep(key.Namespace, key.Name) })
 }
 
-// A feedStatus is one feed's part of a kindStatus. The kindStatus's mutex guards it.
+// A feedStatus is one feed's part of a kindStatus. The kindStatus's mutex guards what is not atomic.
 type feedStatus struct {
+	newest, upTo atomic.Uint64 // see KindStats.Newest and UpTo
+
 	confirmedAt time.Time // boot time of the last confirmation; zero: never
 	synced      bool      // the feed was confirmed once, or the server forbids it
 	reason      string    // reason of the last error; empty: none, or the state was confirmed since
@@ -162,6 +164,10 @@ func (k *kindStatus) stats(now time.Time) KindStats {
 	if oldest := k.oldestConfirmedLocked(); !oldest.IsZero() {
 		s.Synced, s.Age = true, max(0, k.bootTime(now).Sub(oldest))
 	}
+	s.UpTo = k.feeds[0].upTo.Load()
+	for _, p := range k.feeds {
+		s.Newest, s.UpTo = max(s.Newest, p.newest.Load()), min(s.UpTo, p.upTo.Load())
+	}
 	for _, p := range k.feeds {
 		if p.lastError != "" {
 			s.LastError = p.lastError
@@ -202,6 +208,9 @@ type KindStats struct {
 	Restarts  uint64        // watches begun after the first
 	Failures  uint64        // failed or abandoned requests and watches
 	LastError string        // begins with its reason ("forbidden: …"); empty once the state is confirmed again
+
+	// Resource versions, 0 for manifests: of the newest object that was applied, and that up to which all changes were.
+	Newest, UpTo uint64
 
 	Invalid      int    // objects that are not served in full: imports, and Services with External; at most 1,000 count
 	FirstInvalid string // the first of them by name, and why; empty: none

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -164,7 +165,7 @@ func sourceChanges() map[string]watch.Stats {
 		}
 	}
 	for name, change := range changes(watched().Kinds[1]) {
-		if name != "LastError" && name != "FirstInvalid" && name != "Kind" { // texts for /status; a label
+		if !slices.Contains([]string{"LastError", "FirstInvalid", "Kind", "Newest", "UpTo"}, name) { // texts for /status; a label; for subscribers
 			s := watched()
 			s.Kinds[1] = change
 			list["KindStats."+name] = s
