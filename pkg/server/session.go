@@ -74,6 +74,11 @@ type session struct {
 
 	handshaking atomic.Bool // the handshake of TLS is not done
 
+	stateful   StatefulSession // of DNS stateful operations; nil: it has none
+	lasting    atomic.Bool     // stateful has an operation that lasts, such as a subscription
+	operation  time.Time       // when stateful had its last other operation
+	delinquent time.Duration   // how long stateful may have none
+
 	opened   time.Time
 	gotQuery bool // a whole frame was received
 
@@ -108,6 +113,7 @@ func newSession(t *TCP, conn net.Conn) *session {
 func (s *session) run(ctx context.Context) {
 	defer s.out.usage.reset()
 	defer s.server.table.remove(s)
+	defer s.closeStateful()
 	defer s.out.close()
 	defer func() {
 		if defect := recover(); defect != nil {
@@ -320,6 +326,8 @@ func (s *session) deadline() time.Time {
 	switch {
 	case busy:
 		return time.Now().Add(s.server.idle())
+	case s.stateful != nil:
+		return s.statefulDeadline(answered)
 	case answered.After(s.waitingSince):
 		return answered.Add(s.server.idle())
 	default:
@@ -331,7 +339,7 @@ func (s *session) deadline() time.Time {
 // Any goroutine may call it.
 func (s *session) idleSince(ticket int64) (since int64, idle bool) {
 	busy, answered := s.out.state()
-	if busy || ticket == ticketBusy {
+	if busy || ticket == ticketBusy || s.lasting.Load() {
 		return 0, false
 	}
 	if ticket < ticketShed {
@@ -397,6 +405,14 @@ func (s *session) answerBatch() (more bool, end endReason) {
 
 // answerQuery answers or resolves one query. It reports whether the batch must end.
 func (s *session) answerQuery(k *batchWorker, pkt []byte, now time.Time) bool {
+	if s.server.cfg.Stateful != nil && isStateful(pkt) && s.handleStateful(pkt, now) {
+		return false
+	}
+	if s.stateful != nil {
+		if s.operation = now; s.out.hasEnded() {
+			return false
+		}
+	}
 	at := len(k.out)
 	out, verdict := k.worker.AnswerFromMemory(pkt, &s.peer, now, wire.OpenFrame(k.out))
 	switch verdict {
@@ -423,6 +439,10 @@ func (s *session) finish(end endReason) {
 	switch end {
 	case endIdle:
 		s.server.count(&s.server.stats.IdleClosed, 1)
+		if s.stateful != nil {
+			s.out.abort() // RFC 8490 section 6.4.1
+			return
+		}
 	case endFrameTimeout:
 		s.server.count(&s.server.stats.SlowClosed, 1)
 	case endHandshake:

@@ -52,6 +52,7 @@ type outbox struct {
 	writing      bool       // a goroutine is the writer
 	sessionWaits bool       // the session waits to become the writer
 	closed       bool       // conn is closed, or being closed
+	ended        bool       // nothing is sent after pending
 	counted      int        // bytes of pending and spare that usage counts
 
 	usage         memoryUse
@@ -143,7 +144,7 @@ func (o *outbox) fullLocked(msg []byte) bool {
 
 // appendLocked adds msg to pending. It reports whether there is no room.
 func (o *outbox) appendLocked(msg []byte) (overflow bool) {
-	if o.closed || len(msg) == 0 {
+	if o.closed || o.ended || len(msg) == 0 {
 		return false
 	}
 	if len(o.pending)+o.sending+wire.FrameHeader+len(msg) > maxPending {
@@ -179,8 +180,9 @@ func (o *outbox) writeAnswers(framed []byte) bool {
 	}
 	o.writing = true
 	o.writePendingLocked() // resolved answers that came before
+	ended := o.ended
 	o.mu.Unlock()
-	ok := o.write(framed)
+	ok := ended || o.write(framed)
 	o.mu.Lock()
 	o.writePendingLocked() // resolved answers that came meanwhile
 	if len(o.pending) > 0 && !o.closed {

@@ -30,6 +30,7 @@ type TCPConfig struct {
 	Listener net.Listener   // used instead of Addr if set, and closed by Run
 	TLS      *tls.Config    // of DNS over TLS (RFC 7858); nil: plain TCP
 	Handler  Handler        // required
+	Stateful Stateful       // nil: the Handler gets messages of opcode 6
 
 	MaxSessions  int // sessions in all; default 1024
 	MaxPerClient int // sessions of one address; default 128
@@ -196,6 +197,9 @@ func (t *TCP) Run(ctx context.Context) error {
 	err := t.accept(ctx)
 	stop()
 	closer.Wait()
+	if t.cfg.Stateful != nil {
+		t.cfg.Stateful.EndAll() // to a successor, or another server
+	}
 	if t.handover.started() {
 		close(t.handover.stopped)
 		await(time.Now().Add(t.handover.sessionTime), func() bool { return t.table.count() == 0 || ctx.Err() != nil })
