@@ -27,6 +27,8 @@ func leaves() []layer {
 		{folder: "pkg/certificate", allow: []string{modulePath + "/pkg/filewatch"}},
 		{folder: "pkg/resolve", allow: []string{wire, modulePath + "/pkg/cache", modulePath + "/pkg/dnstap", modulePath + "/pkg/pods", modulePath + "/pkg/names/zone", modulePath + "/pkg/names/skydns", modulePath + "/pkg/names/localdata", modulePath + "/pkg/names/blocklist", modulePath + "/pkg/names/tsig", "github.com/dchest/siphash"}},
 		{folder: "pkg/names/notify", allow: []string{modulePath + "/pkg/names/tsig", modulePath + "/pkg/names/zone", "github.com/miekg/dns"}},
+		{folder: "pkg/dso", allow: []string{wire}},
+		{folder: "pkg/names/push", allow: []string{wire, modulePath + "/pkg/dso", modulePath + "/pkg/names/zone"}},
 		{folder: "pkg/names/tsig", allow: []string{wire, modulePath + "/pkg/filewatch", "github.com/miekg/dns", "golang.org/x/time/rate"}},
 		{folder: "pkg/filewatch", allow: []string{"github.com/fsnotify/fsnotify"}},
 		{folder: "pkg/names/localdata", allow: []string{wire, modulePath + "/pkg/filewatch", "github.com/miekg/dns"}},

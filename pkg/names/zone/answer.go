@@ -66,6 +66,29 @@ func (zs Zones) At(name []byte) *Zone {
 	return nil
 }
 
+// Follows reports whether the zones alone answer a name with an [Owner], so that all changes of its answers are reported to the
+// observer. Owner must have found one.
+func (zs Zones) Follows(name []byte) bool {
+	for _, z := range zs {
+		if z.cfg.External || !bytes.HasSuffix(name, z.domain) {
+			continue
+		}
+		n := zoneName{z: z}
+		if !n.splitName(name, 0) {
+			continue
+		}
+		insecure := z.cfg.Pods == PodsInsecure && bytes.HasSuffix(name[:n.apex], []byte(treePod))
+		federated := false
+		if n.labels >= depthService {
+			_, federated = z.federations[string(n.label(n.labels-depthNamespace))]
+		}
+		return !insecure && !federated && !z.hasFallback && !n.within(z.fallthroughs)
+	}
+	var buf [16]byte
+	addr, _ := wire.ReverseAddr(name, &buf)
+	return addr != nil && len(zs) > 0 && !zs[0].cfg.KnownNamespaces && zs[0].servesReverse(name)
+}
+
 // FreshFor returns how long all data of the zones stay fresh without another confirmation: 0 if some are not fresh now.
 func (zs Zones) FreshFor(now time.Time) time.Duration {
 	shortest := time.Duration(math.MaxInt64)

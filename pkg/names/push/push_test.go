@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package push_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/dso"
+	"github.com/nodecache/node-cache/pkg/names/push"
+	"github.com/nodecache/node-cache/pkg/names/zone"
+	"github.com/nodecache/node-cache/pkg/wire"
+)
+
+// What a change of the cluster's objects makes of subscribed names.
+func TestChanges(t *testing.T) {
+	t.Parallel()
+	const web = "web.shop.svc.cluster.local"
+	slice := func(n int) zone.Slice {
+		s := zone.Slice{Namespace: "shop", Name: "web-1", Service: "web", Ports: []zone.Port{{Name: "http", Number: 80}}}
+		for i := range n {
+			s.Endpoints = append(s.Endpoints, zone.Endpoint{Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})}, Hostname: fmt.Sprintf("web-%d", i), Ready: true})
+		}
+		return s
+	}
+	headless := func(h *harness, endpoints int) {
+		h.store.PutService(zone.Service{Namespace: "shop", Name: "web", Type: zone.Headless, TTL: -1}, time.Now())
+		h.store.PutSlice(slice(endpoints), time.Now())
+	}
+	tests := map[string]struct {
+		before func(h *harness)
+		names  []string
+		change func(h *harness)
+		want   string
+	}{
+		"another address": {
+			func(h *harness) { h.put("web", "10.0.0.7") },
+			[]string{web},
+			func(h *harness) { h.put("web", "10.0.0.8", "fd00::8") },
+			"push -" + web + " +" + web + " A 10.0.0.8 +" + web + " AAAA fd00::8 +" + web + " SRV 0 50 80 " + web + ".",
+		},
+		"a Service that is added": {
+			nil,
+			[]string{web},
+			func(h *harness) { h.put("web", "10.0.0.7") },
+			"push -" + web + " +" + web + " A 10.0.0.7 +" + web + " SRV 0 100 80 " + web + ".",
+		},
+		"a Service that is removed": {
+			func(h *harness) { h.put("web", "10.0.0.7"); h.put("other", "10.0.0.9") },
+			[]string{web},
+			func(h *harness) { h.store.Delete(zone.Services, "shop", "web", time.Now()) }, "push -" + web,
+		},
+		"another Service": {
+			func(h *harness) { h.put("web", "10.0.0.7") }, []string{web}, func(h *harness) { h.put("other", "10.0.0.8") }, "",
+		},
+		"a port, which is below the Service": {
+			func(h *harness) { h.put("web", "10.0.0.7") },
+			[]string{"_http._tcp." + web},
+			func(h *harness) { h.put("web", "10.0.0.8") },
+			"push -_http._tcp." + web + " +_http._tcp." + web + " A 10.0.0.8 +_http._tcp." + web + " SRV 0 100 80 " + web + ".",
+		},
+		"a name of the shape of no object": {
+			nil, []string{"a.b.c." + web}, func(h *harness) { h.put("web", "10.0.0.7") }, "push -a.b.c." + web,
+		},
+		"the name above the first Service of a namespace": {
+			nil, []string{"shop.svc.cluster.local"}, func(h *harness) { h.put("web", "10.0.0.7") }, "push -shop.svc.cluster.local",
+		},
+		"the name of a Namespace that is added": {
+			nil, []string{"shop.svc.cluster.local"}, func(h *harness) { h.store.PutNamespace("shop", time.Now()) }, "push -shop.svc.cluster.local",
+		},
+		"names in a Namespace that is removed": {
+			func(h *harness) {
+				h.store.PutNamespace("shop", time.Now())
+				h.store.PutNamespace("workshop", time.Now())
+			},
+			[]string{web, "web.workshop.svc.cluster.local"},
+			func(h *harness) { h.store.Delete(zone.Namespaces, "", "shop", time.Now()) }, "push -" + web,
+		},
+		"a reverse name": {
+			nil,
+			[]string{"7.0.0.10.in-addr.arpa"},
+			func(h *harness) { h.put("web", "10.0.0.7") },
+			"push -7.0.0.10.in-addr.arpa +7.0.0.10.in-addr.arpa PTR " + web + ".",
+		},
+		"the reverse name of an endpoint": {
+			func(h *harness) { headless(h, 1) },
+			[]string{"1.0.1.10.in-addr.arpa"},
+			func(h *harness) { headless(h, 2) },
+			"push -1.0.1.10.in-addr.arpa +1.0.1.10.in-addr.arpa PTR web-1." + web + ".",
+		},
+		"a verified pod": {
+			nil,
+			[]string{"10-1-0-1.shop.pod.cluster.local"},
+			func(h *harness) {
+				h.store.PutPod(zone.Pod{Namespace: "shop", Name: "web-1", Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.1")}}, time.Now())
+			},
+			"push -10-1-0-1.shop.pod.cluster.local +10-1-0-1.shop.pod.cluster.local A 10.1.0.1",
+		},
+		"an endpoint that is added": {
+			func(h *harness) { headless(h, 1) },
+			[]string{web},
+			func(h *harness) { headless(h, 2) },
+			"push -" + web + " +" + web + " A 10.1.0.0 +" + web + " A 10.1.0.1 +" + web + " SRV 0 50 80 web-0." + web + ". +" + web + " SRV 0 50 80 web-1." + web + ".",
+		},
+		"a set larger than a message: the removal alone": {
+			nil, []string{web}, func(h *harness) { headless(h, 2000) }, "push -" + web,
+		},
+		"an alias to another zone": {
+			nil, []string{web}, func(h *harness) { h.alias("web", "www.example.com") }, "push -" + web + " +" + web + " CNAME www.example.com.",
+		},
+		"the target of an alias within the zone": {
+			func(h *harness) { h.alias("web", "db.shop.svc.cluster.local") },
+			[]string{web},
+			func(h *harness) { h.put("db", "10.0.0.5") },
+			"push -" + web + " +" + web + " CNAME db.shop.svc.cluster.local.",
+		},
+		"the target of an alias that is one no more": {
+			func(h *harness) {
+				h.alias("web", "db.shop.svc.cluster.local")
+			},
+			[]string{web},
+			func(h *harness) {
+				h.put("web", "10.0.0.7")
+				synctest.Wait()
+				time.Sleep(time.Second)
+				h.put("db", "10.0.0.5")
+			},
+			"push -" + web + " +" + web + " A 10.0.0.7 +" + web + " SRV 0 100 80 " + web + ".",
+		},
+		"an import of a cluster set": {
+			nil,
+			[]string{"web.shop.svc.clusterset.local"},
+			func(h *harness) {
+				h.set.PutService(zone.Service{Namespace: "shop", Name: "web", Type: zone.ClusterIP, TTL: -1, Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.7")}}, time.Now())
+			},
+			"push -web.shop.svc.clusterset.local +web.shop.svc.clusterset.local A 10.0.0.7",
+		},
+		"the namespace of a cluster set": {
+			nil, []string{"shop.svc.clusterset.local"}, func(h *harness) { h.store.PutNamespace("shop", time.Now()) }, "push -shop.svc.clusterset.local",
+		},
+	}
+	for label, tt := range tests {
+		t.Run(label, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t)
+				if tt.before != nil {
+					tt.before(h)
+				}
+				h.run(t)
+				c := h.client("192.0.2.1")
+				c.subscribe(t, tt.names...)
+				synctest.Wait()
+				c.take()
+				tt.change(h)
+				synctest.Wait()
+				time.Sleep(time.Second)
+				if got := c.take(); got != tt.want {
+					t.Errorf("got  %s\nwant %s", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// A session has a set of changed names: what changes often while the client does not read is pushed once, as it is when it reads again.
+func TestSetNotQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		h.put("first", "10.0.0.1")
+		h.run(t)
+		c := h.client("192.0.2.1")
+		c.subscribe(t, "web.shop.svc.cluster.local", "db.shop.svc.cluster.local", "gone.shop.svc.cluster.local")
+		synctest.Wait()
+		c.take()
+		c.setFull(true)
+		for i := range 100 {
+			h.put("web", fmt.Sprintf("10.0.0.%d", i))
+			h.put("gone", fmt.Sprintf("10.0.1.%d", i))
+			synctest.Wait()
+		}
+		c.session.Handle(dso.AppendUnsubscribe(dso.AppendHeader(nil, dso.Unidirectional, 0, 0), 3))
+		time.Sleep(2 * time.Second)
+		if got := c.heartbeats(); got != 0 {
+			t.Errorf("%d heartbeats vouch for names that were not pushed", got)
+		}
+		c.setFull(false)
+		time.Sleep(2 * time.Second)
+		want := "push -web.shop.svc.cluster.local +web.shop.svc.cluster.local A 10.0.0.99 +web.shop.svc.cluster.local SRV 0 100 80 web.shop.svc.cluster.local."
+		if got := c.take(); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		time.Sleep(50 * time.Millisecond) // between two groups of sessions
+		c.heartbeats()
+		time.Sleep(10 * time.Second)
+		if got := c.heartbeats(); got != 5 {
+			t.Errorf("%d heartbeats in 10 s, want 5", got)
+		}
+	})
+}
+
+// A change goes out at once. If it concerns many sessions, those of the next 50 ms are sent together.
+func TestBatches(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		h.run(t)
+		var clients []*client
+		for range 100 {
+			c := h.client("192.0.2.1")
+			c.subscribe(t, "web.shop.svc.cluster.local", "db.shop.svc.cluster.local")
+			c.take()
+			clients = append(clients, c)
+		}
+		start := time.Now()
+		h.put("web", "10.0.0.1")
+		synctest.Wait()
+		for _, c := range clients {
+			if c.take() == "" {
+				t.Fatal("the first change was not pushed at once")
+			}
+		}
+		for i := range 9 {
+			h.put("web", fmt.Sprintf("10.0.0.%d", 10+i))
+			h.put("db", fmt.Sprintf("10.0.1.%d", 10+i))
+			time.Sleep(5 * time.Millisecond)
+		}
+		if got := clients[0].take(); got != "" {
+			t.Errorf("after %s: %s", time.Since(start), got)
+		}
+		time.Sleep(5 * time.Millisecond)
+		synctest.Wait()
+		for _, c := range clients {
+			if got := c.take(); strings.Count(got, "push") != 1 || !strings.Contains(got, "10.0.0.18") || !strings.Contains(got, "10.0.1.18") {
+				t.Fatalf("after %s: %s", time.Since(start), got)
+			}
+		}
+	})
+}
+
+// A client that does not read is cut after 5 s; the others have their pushes and heartbeats.
+func TestSlowClient(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		h.run(t)
+		stuck, other := h.client("192.0.2.1"), h.client("192.0.2.2")
+		for _, c := range []*client{stuck, other} {
+			c.subscribe(t, "web.shop.svc.cluster.local")
+			c.take()
+		}
+		stuck.setFull(true)
+		h.put("web", "10.0.0.1")
+		time.Sleep(4900 * time.Millisecond)
+		if got := stuck.take(); got != "" {
+			t.Errorf("after 4.9 s: %s", got)
+		}
+		time.Sleep(300 * time.Millisecond)
+		if got := stuck.take(); got != "abort" {
+			t.Errorf("after 5.2 s: %q, want an abort", got)
+		}
+		if got := other.take(); !strings.HasPrefix(got, "push ") {
+			t.Errorf("the other client: %q", got)
+		}
+		if st := h.Stats(); st.Ended.Slow != 1 || st.Sessions != 1 || st.Subscriptions != 1 {
+			t.Errorf("stats %+v", st)
+		}
+	})
+}
+
+// The end of the server ends the sessions with a Retry Delay, after which nothing is sent or answered.
+func TestEnd(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	c := h.client("192.0.2.1")
+	c.subscribe(t, "web.shop.svc.cluster.local")
+	c.take()
+	h.EndAll()
+	h.EndAll()
+	if got := c.take(); got != "retry delay NOERROR" {
+		t.Errorf("got %q", got)
+	}
+	c.subscribe(t, "db.shop.svc.cluster.local")
+	h.put("web", "10.0.0.1")
+	if got := c.take(); got != "" {
+		t.Errorf("after the end: %s", got)
+	}
+	c.session.Close()
+	if st := h.Stats(); st.Sessions != 0 || st.Subscriptions != 0 || st.Names != 0 || st.Bytes != 0 {
+		t.Errorf("what is left: %+v", st)
+	}
+}
+
+// Bounds: subscriptions of a session, and memory of all. Who has most makes room for who has less.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	hostile := h.client("192.0.2.1")
+	names := func(i int) string { return fmt.Sprintf("n%d.shop.svc.cluster.local", i) }
+	for i := range push.MaxSubscriptions {
+		hostile.subscribe(t, names(i))
+	}
+	hostile.take()
+	hostile.subscribe(t, names(-1))
+	if got, want := hostile.take(), "16385 REFUSED retry 5m0s"; got != want {
+		t.Errorf("one more: %s, want %s", got, want)
+	}
+	h.budget = h.Stats().Bytes
+	other := h.client("192.0.2.2")
+	other.subscribe(t, "web.shop.svc.cluster.local")
+	if got := other.take(); got != "1 NOERROR" {
+		t.Errorf("the other client: %s", got)
+	}
+	if got := hostile.take(); got != "retry delay SERVFAIL" {
+		t.Errorf("the client with most: %s", got)
+	}
+	h.budget = h.Stats().Bytes
+	again := h.client("192.0.2.1")
+	again.subscribe(t, "db.shop.svc.cluster.local")
+	if got, want := again.take(), "1 SERVFAIL retry 1m0s"; got != want {
+		t.Errorf("one who has as many: %s, want %s", got, want)
+	}
+	if st := h.Stats(); st.Ended.Memory != 1 || st.Refused != (push.Refused{Count: 1, Memory: 1}) || st.Subscriptions != 1 {
+		t.Errorf("stats %+v", st)
+	}
+}
+
+// A client that subscribes and leaves in a loop costs nothing in the end.
+func TestLoop(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	c := h.client("192.0.2.1")
+	c.session.Handle(keepalive(dso.Request, 1))
+	h.alias("n1", "db.shop.svc.cluster.local")
+	for i := range 20000 {
+		c.id = 9
+		c.subscribe(t, fmt.Sprintf("n%d.shop.svc.cluster.local", i%7))
+		c.session.Handle(dso.AppendUnsubscribe(dso.AppendHeader(nil, dso.Unidirectional, 0, 0), 10))
+		c.take()
+	}
+	if st := h.Stats(); st.Names != 0 || st.Bytes != 0 || st.Ended.Protocol != 0 {
+		t.Errorf("what is left: %+v", st)
+	}
+}
+
+// Too many owners change before a round: then all names count as changed.
+func TestOverflow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		c := h.client("192.0.2.1")
+		c.subscribe(t, "web.shop.svc.cluster.local")
+		c.take()
+		for i := range 1<<16 + 1 {
+			h.OwnerChanged(fmt.Appendf(nil, "\x07n%06d\x04shop\x03svc\x07cluster\x05local\x00", i))
+		}
+		h.run(t)
+		synctest.Wait()
+		if got := c.take(); got != "push -web.shop.svc.cluster.local" {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// Subscriptions of sessions with 300 each, a third of them to names that nobody else has, are estimated well, and take less than 180
+// bytes each: with SOAK for 3,333 sessions.
+func TestMemory(t *testing.T) { // not parallel: it measures the heap
+	count := 500
+	if os.Getenv("SOAK") != "" {
+		count = 3333
+	}
+	h := newHarness(t)
+	live := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := live()
+	names := make([][]byte, 300)
+	sessions := make([]*push.Session, 0, count)
+	for s := range count {
+		session := h.NewSession(netip.AddrFrom4([4]byte{10, 0, byte(s >> 8), byte(s)}), discard{})
+		for i := range names {
+			number := (s*7 + i*37) % 11000
+			names[i] = fmt.Appendf(names[i][:0], "\x0dservice-%05d\x07team-%02d\x03svc\x07cluster\x05local\x00", number, number%100)
+			if i%3 == 0 {
+				names[i] = fmt.Appendf(names[i][:0], "\x0downed-%02d-%04d\x07team-%02d\x03svc\x07cluster\x05local\x00", i%100, s, i%100)
+			}
+			session.Handle(dso.AppendSubscribe(dso.AppendHeader(nil, dso.Request, uint16(i+1), 0), dso.Subscription{Name: names[i], Type: 255, Class: 1}))
+		}
+		sessions = append(sessions, session)
+	}
+	used, st := live()-before, h.Stats()
+	t.Logf("%d subscriptions of %d sessions to %d names: %d MiB, estimated %d MiB: %d bytes a subscription", st.Subscriptions, st.Sessions, st.Names, used>>20, st.Bytes>>20, used/int64(st.Subscriptions))
+	if st.Subscriptions != 300*count || used > 180*int64(st.Subscriptions) || st.Bytes < used*9/10 || st.Bytes > used*3/2 {
+		t.Errorf("%d subscriptions take %d bytes, estimated %d", st.Subscriptions, used, st.Bytes)
+	}
+	runtime.KeepAlive(sessions)
+}
+
+// discard is a Conn.
+type discard struct{}
+
+func (discard) SendMessage([]byte) bool { return true }
+func (discard) Push([]byte) bool        { return true }
+func (discard) Last([]byte)             {}
+func (discard) Abort()                  {}
+
+// Whatever a client sends, the index holds what its sessions hold, and nothing after they have ended.
+func FuzzSession(f *testing.F) {
+	frame := func(msgs ...[]byte) (out []byte) {
+		for _, m := range msgs {
+			out, _ = wire.SealFrame(append(wire.OpenFrame(out), m...), len(out))
+		}
+		return out
+	}
+	f.Add(frame(keepalive(dso.Request, 1), subscribe(f, 2, "web.shop.svc.cluster.local", 255), subscribe(f, 3, "alias.shop.svc.cluster.local", 1)))
+	f.Add(frame(subscribe(f, 2, "web.shop.svc.cluster.local", 255), dso.AppendUnsubscribe(dso.AppendHeader(nil, dso.Unidirectional, 0, 0), 2)))
+	f.Add(frame(subscribe(f, 2, "7.0.0.10.in-addr.arpa", 12), dso.AppendRetryDelay(dso.AppendHeader(nil, dso.Unidirectional, 0, 0), 2)))
+	h := newHarness(f)
+	h.put("web", "10.0.0.7")
+	h.alias("alias", "web.shop.svc.cluster.local")
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		c := h.client("192.0.2.1")
+		c.session.Handle(keepalive(dso.Request, 1))
+		r := wire.NewFrameReader(1 << 10)
+		for len(stream) > 0 {
+			n := copy(r.Buffer(), stream)
+			r.Advance(n)
+			stream = stream[n:]
+			for {
+				msg, ok := r.Next(wire.HeaderLen)
+				if !ok || msg == nil {
+					break
+				}
+				c.session.Handle(msg)
+			}
+		}
+		for _, msg := range c.raw {
+			m, err := dso.Parse(msg)
+			if err != nil {
+				t.Fatalf("the server sent %x: %v", msg, err)
+			}
+			if m.Primary().Type == dso.TypePush {
+				assert.NoError(t, m.Changes(func(dso.Change) bool { return true }))
+			}
+		}
+		c.session.Close()
+		if st := h.Stats(); st.Sessions != 0 || st.Subscriptions != 0 || st.Names != 0 || st.Bytes != 0 {
+			t.Fatalf("what is left: %+v", st)
+		}
+	})
+}
