@@ -18,6 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/configsource"
 	"github.com/nodecache/node-cache/pkg/memory"
+	"github.com/nodecache/node-cache/pkg/names/push"
 	"github.com/nodecache/node-cache/pkg/node"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
@@ -62,6 +63,7 @@ type Agent struct {
 	snapshots *snapshots
 	handover  *socketHandover
 	resolver  *resolve.Resolver
+	push      *push.Server
 	ready     chan struct{}
 	gate      *nameGate
 	config    configuration

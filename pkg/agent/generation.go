@@ -69,7 +69,9 @@ func (r *generation) unchanged(old *generation, keys func(*config.Config) any) b
 
 func clusterKeys(c *config.Config) any { return []any{c.ClusterDomain, c.Cluster, c.Intercept, c.Pods} }
 
-func memoryKeys(c *config.Config) any { return []any{c.Cache.Size, c.Limits, c.Snapshot, c.Kernel} }
+func memoryKeys(c *config.Config) any {
+	return []any{c.Cache.Size, c.Limits, c.Snapshot, c.Kernel, c.Push}
+}
 
 func staticKeys(c *config.Config) any { return []any{c.Hosts, c.Templates} }
 

@@ -5,12 +5,15 @@ package agent
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/nodecache/node-cache/pkg/names/push"
 )
 
 // A storeObserver passes changes of the cluster's objects on to what depends on them: the kernel, the cache, and the notifier,
-// which makes versions of the zones. The cache and the notifier are those in use now: a reload may have replaced them.
+// which makes versions of the zones, and subscribers. The cache and the notifier are those in use now: a reload may have replaced them.
 type storeObserver struct {
 	kernel  *kernelHits
+	push    *push.Server
 	running *atomic.Pointer[generation]
 }
 
@@ -26,6 +29,7 @@ func (o *storeObserver) OwnerChanged(owner []byte) {
 	if r := o.running.Load(); r != nil {
 		r.cache.OwnerChanged(owner, time.Now())
 	}
+	o.push.OwnerChanged(owner)
 }
 
 // Changed implements [zone.Observer].

@@ -154,6 +154,9 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	a.running.Store(r)
 	a.builder.clusters.Apply(old.cluster, r.cluster)
 	a.use(r, plan)
+	if !r.unchanged(old, pushKeys) {
+		a.push.EndAll()
+	}
 	purgeRerouted(r, old)
 	a.resolver.PurgeBlocked()
 	a.parts.stopUnused(r.parts())

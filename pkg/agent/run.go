@@ -88,6 +88,7 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 	a.timeline = timeline.New(timeline.Config{Log: a.log, Post: a.config.post()})
 	a.memory = memory.New(a.log)
 	a.memory.Update(ctx, &cfg)
+	a.push = newPush(a)
 	if err := a.makeServers(&cfg); err != nil {
 		return err
 	}
@@ -108,13 +109,16 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 	a.builder = &builder{
 		log: a.log, token: a.token, dial: a.options.Dial,
 		loops: upstream.NewLoopDetector(nil), memory: a.memory, tap: dnstap.New(nodeName(), a.options.Version, a.log), watchers: &a.watchers, ready: a.ready, stopped: a.config.stopped,
-		kernelHas:    a.kernel.has,
-		hostsChanged: a.kernel.update,
+		kernelHas: a.kernel.has,
+		hostsChanged: func() {
+			a.kernel.update()
+			a.push.EndAll() // the files may have a name that is subscribed to
+		},
 		blockChanged: func() { a.resolver.PurgeBlocked() }, // the kernel learns of it from the cache
 	}
 	a.builder.clusters = &cluster.Maker{
 		Version: a.options.Version, Pool: a.builder.poolConfig, Memory: a.memory, Now: time.Now, Log: a.log,
-		Observer: &storeObserver{kernel: &a.kernel, running: &a.running},
+		Observer: &storeObserver{kernel: &a.kernel, push: a.push, running: &a.running},
 		TargetChanged: func() {
 			a.node.TargetChanged()
 			a.kernel.update()
@@ -168,7 +172,7 @@ func (a *Agent) makeServers(cfg *config.Config) (err error) {
 	if a.options.WrapHandler != nil {
 		handler = a.options.WrapHandler(a)
 	}
-	if a.servers, err = newServers(cfg, a.memory.Share(), handler, a.log); err != nil {
+	if a.servers, err = newServers(cfg, a.memory.Share(), handler, statefulServer{a.push}, a.log); err != nil {
 		return err
 	}
 	if !cfg.Admin.Address.IsValid() && cfg.Admin.Socket == "" && !cfg.Admin.TLSAddress.IsValid() {
@@ -289,7 +293,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	a.parts = &partSet{group: group, running: map[part]*stage{}}
 	defer a.parts.stopAll()
 	a.parts.start(ctx, a.running.Load().parts())
-	defer startStage(ctx, group, a.resolver.Run, noError(a.snapshots.run), noError(a.watchSuspends),
+	defer startStage(ctx, group, a.resolver.Run, a.push.Run, noError(a.snapshots.run), noError(a.watchSuspends),
 		noError(a.servers.tls.run), noError(a.servers.runCertificate), noError(func(ctx context.Context) {
 			if a.page != nil {
 				a.page.Run(ctx)

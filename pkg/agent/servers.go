@@ -43,12 +43,12 @@ type servers struct {
 }
 
 // newServers makes the DNS servers of a configuration, with their share of the memory. They open nothing yet.
-func newServers(cfg *config.Config, share *memory.Share, handler server.Handler, log *slog.Logger) (*servers, error) {
+func newServers(cfg *config.Config, share *memory.Share, handler server.Handler, stateful server.Stateful, log *slog.Logger) (*servers, error) {
 	s := &servers{log: log}
 	freeBind := cfg.Interface.Manage // the address is added to the link after the sockets listen
 	sessions, perClient := share.Sessions(&cfg.Limits)
 	overTCP := server.TCPConfig{
-		FreeBind: freeBind, Handler: handler, Log: log,
+		FreeBind: freeBind, Handler: handler, Stateful: stateful, Log: log,
 		MaxSessions: sessions, MaxPerClient: perClient, MaxMemory: share.Held(),
 		IdleTimeout: cfg.Limits.TCPIdle, DrainTimeout: cfg.Limits.Deadline + time.Second,
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/dso"
 	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
@@ -41,6 +42,24 @@ func (c *Cluster) age(kind zone.Kind, now time.Time) time.Duration {
 	default:
 		return c.Events.Age(kind, now)
 	}
+}
+
+// View says how far this process is with the objects of each kind.
+func (c *Cluster) View(now time.Time) dso.View {
+	v := dso.View{Age: dso.Never}
+	if c.Source == nil || c.Store == nil {
+		return v
+	}
+	v.Age = 0
+	for _, k := range c.Source.Stats().Kinds {
+		age := dso.Never
+		if k.Synced {
+			age = c.age(k.Kind, now)
+		}
+		v.Age = max(v.Age, age)
+		v.Kinds = append(v.Kinds, dso.Versions{Newest: k.Newest, UpTo: k.UpTo})
+	}
+	return v
 }
 
 // Status describes the cluster of cfg. It returns nil without one.

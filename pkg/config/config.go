@@ -73,6 +73,8 @@ type Config struct {
 	RequiredNames []string `yaml:"requiredNames" format:"name"` // lower-case and absolute
 	// Answers that a BPF program gives to the node's pods. For `node-cache agent` only.
 	Kernel Kernel `yaml:"kernel"`
+	// Which clients learn of changes of the cluster's names while they hold them (docs/push.md), with cluster.resolver `local`.
+	Push Push `yaml:"push"`
 	// The cache.
 	Cache Cache `yaml:"cache"`
 	// A copy of the cache, and with cluster.resolver `local` of the zone, for the next start.
@@ -400,6 +402,12 @@ type Limits struct {
 	TCPPerClient int `yaml:"tcpPerClient" min:"1" max:"1048576"`
 	// An idle TCP session is closed after this time.
 	TCPIdle time.Duration `yaml:"tcpIdle" min:"1s" max:"1h"`
+}
+
+// Push is the section push.
+type Push struct {
+	// Prefixes of the clients that may subscribe, such as those of the nodes. Empty: off.
+	Clients []netip.Prefix `yaml:"clients" format:"prefix"`
 }
 
 // Identity is the section identity.

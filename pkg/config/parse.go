@@ -175,6 +175,7 @@ func checkRules(d *decoder, c *Config) {
 		d.check(c.Pods.SearchPath && c.Pods.Identity == IdentityOff, "pods.searchPath", `"on": needs pods.identity`, "set pods.identity to api, kubelet or auto")
 		checkNode(d, c)
 	}
+	checkPush(d, c)
 	checkClusterRoute(d, c)
 	checkOwn(d, c)
 	if d.checking {

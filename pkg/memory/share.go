@@ -31,6 +31,10 @@ const (
 	sessionCost = 16 << 10
 	sessionPart = 8
 	clientPart  = 4
+	// With push.clients, subscriptions get 1/pushPart of the Go runtime's limit, and the sessions another 1/sessionPart.
+	// Without a limit, subscriptions get pushDefault.
+	pushPart    = 4
+	pushDefault = 256 << 20
 	// Unread responses and unfinished queries get 1/heldPart of the Go runtime's limit.
 	heldPart = 8
 	// A list from the API server gets 1/listPart of the Go runtime's limit.
@@ -59,6 +63,7 @@ type Share struct {
 	goLimit    int64  // the Go runtime's limit; 0: not set by the agent
 	Inflight   int    // queries to upstreams that fit, at most limits.inflight
 	Waiting    int    // waiting clients that fit, at most limits.waiting
+	push       bool   // push.clients is set
 	limitError string // why the container's limit is unknown
 
 	procs, addresses int   // CPUs of the Go runtime, and listen addresses
@@ -70,6 +75,7 @@ type Share struct {
 // shareOut divides limit bytes among the parts of a process with configuration cfg and procs CPUs.
 func shareOut(limit int64, procs int, cfg *config.Config) Share {
 	s := Share{limit: limit, cache: cfg.Cache.Size, procs: procs, addresses: max(1, len(cfg.Listen.Addresses))}
+	s.push = len(cfg.Push.Clients) > 0
 	s.queryCost = inFlightCost*int64(cfg.Limits.Inflight) + waiterCost*int64(cfg.Limits.Waiting)
 	if cfg.Snapshot.Folder != "" && inMemory(cfg.Snapshot.Folder) {
 		s.snapshot = 2 * cfg.Snapshot.Size // the new file is written beside the old one
@@ -119,7 +125,18 @@ func (s *Share) Sessions(cfg *config.Limits) (all, perClient int) {
 		return cfg.TCPSessions, cfg.TCPPerClient
 	}
 	room := int(s.goLimit / sessionPart / sessionCost)
+	if s.push {
+		room *= 2
+	}
 	return min(cfg.TCPSessions, room), min(cfg.TCPPerClient, room/clientPart)
+}
+
+// Push returns the bytes that the subscriptions of push may take.
+func (s *Share) Push() int64 {
+	if s.limit == 0 {
+		return pushDefault
+	}
+	return s.goLimit / pushPart
 }
 
 // Held returns the bytes that the TCP sessions of one listen address may hold for slow clients, 0 for no limit.

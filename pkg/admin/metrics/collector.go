@@ -22,6 +22,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/names/etcd"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/names/notify"
+	"github.com/nodecache/node-cache/pkg/names/push"
 	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/netif"
 	"github.com/nodecache/node-cache/pkg/pods"
@@ -49,6 +50,7 @@ type Sample struct {
 	Snapshot        *snapshot.Stats
 	Dnstap          *dnstap.Stats // messages for the collector
 	Notify          *notify.Stats // messages for secondary servers
+	Push            *push.Stats   // subscriptions; nil: push.clients is not set
 	Memory          status.Memory
 	Routes          []Route                 // zones are distinct
 	Zone            *zone.Stats             // the names of the cluster
@@ -113,7 +115,7 @@ func New(read func() Sample) *Collector {
 func families() []family {
 	t := &table{}
 	t.addAll(&Sample{
-		Static: &localdata.Stats{}, Block: &blocklist.Stats{}, Etcd: &etcd.Stats{}, Dnstap: &dnstap.Stats{}, Notify: &notify.Stats{}, Reviews: &secure.Stats{}, Snapshot: &snapshot.Stats{}, Zone: &zone.Stats{}, Watch: &watch.Stats{},
+		Static: &localdata.Stats{}, Block: &blocklist.Stats{}, Etcd: &etcd.Stats{}, Dnstap: &dnstap.Stats{}, Notify: &notify.Stats{}, Push: &push.Stats{}, Reviews: &secure.Stats{}, Snapshot: &snapshot.Stats{}, Zone: &zone.Stats{}, Watch: &watch.Stats{},
 		Link: &netif.Stats{}, Intercept: &intercept.Stats{}, Pods: map[string]*pods.Counts{}, Handover: &handover.Stats{}, Kernel: &status.Kernel{},
 	}, nil)
 	return t.families

@@ -14,6 +14,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/names/blocklist"
 	"github.com/nodecache/node-cache/pkg/names/etcd"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
+	"github.com/nodecache/node-cache/pkg/names/push"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/snapshot"
@@ -69,6 +70,9 @@ func (t *table) addAll(s *Sample, upstreams []upstreamSeries) {
 	if s.Notify != nil {
 		t.section = "Secondary servers"
 		by(t, counter, "notify_total", "NOTIFY messages to secondary servers.", label{"result", []string{"answered", "failed"}}, s.Notify.Answered, s.Notify.Failed)
+	}
+	if s.Push != nil {
+		addPush(t, s.Push)
 	}
 	if s.Dnstap != nil {
 		t.section = "dnstap"
@@ -222,6 +226,20 @@ func (t *table) addEtcd(e *etcd.Stats) {
 	t.total("etcd_reads_total", "Reads of all records.", e.Reads)
 	t.total("etcd_failures_total", "Connections, reads and watches that failed.", e.Failures)
 	t.total("etcd_query_failures_total", "Queries answered SERVFAIL: too many records, or endless aliases.", e.Failed)
+}
+
+func addPush(t *table, p *push.Stats) {
+	t.section = "Push"
+	t.value("push_sessions", "Sessions of DNS stateful operations.", float64(p.Sessions))
+	t.value("push_subscriptions", "Subscriptions of these sessions.", float64(p.Subscriptions))
+	t.value("push_names", "Distinct names of the subscriptions.", float64(p.Names))
+	t.value("push_bytes", "Estimated memory of the subscriptions.", float64(p.Bytes))
+	t.total("push_messages_total", "PUSH messages sent.", p.Pushes)
+	t.total("push_names_total", "Names in PUSH messages sent.", p.Pushed)
+	by(t, counter, "push_refused_total", "Subscriptions refused: the name is not of the zones alone, the session or the memory is full, or the request is malformed.",
+		label{"reason", []string{"name", "count", "memory", "malformed"}}, p.Refused.Name, p.Refused.Count, p.Refused.Memory, p.Refused.Malformed)
+	by(t, counter, "push_ended_total", "Sessions ended: the client violated the protocol, did not read for 5 s, or made room for another one.",
+		label{"reason", []string{"protocol", "slow", "memory"}}, p.Ended.Protocol, p.Ended.Slow, p.Ended.Memory)
 }
 
 func (t *table) addSnapshot(k *snapshot.Stats) {

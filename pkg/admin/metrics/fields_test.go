@@ -28,6 +28,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/names/etcd"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/names/notify"
+	"github.com/nodecache/node-cache/pkg/names/push"
 	"github.com/nodecache/node-cache/pkg/names/skydns"
 	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/netif"
@@ -92,6 +93,7 @@ func TestEveryFieldIsASeries(t *testing.T) {
 	}
 	tryFields(try, "dnstap.Stats", *d.Dnstap, func(s *metrics.Sample, v dnstap.Stats) { s.Dnstap = &v })
 	tryFields(try, "notify.Stats", *d.Notify, func(s *metrics.Sample, v notify.Stats) { s.Notify = &v }, "Servers")
+	tryFields(try, "push.Stats", *d.Push, func(s *metrics.Sample, v push.Stats) { s.Push = &v })
 	alone := distinct()
 	alone.Source.KubeDNS = ""
 	try("source.Status.KubeDNS", alone)

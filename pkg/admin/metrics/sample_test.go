@@ -26,6 +26,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/names/etcd"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/names/notify"
+	"github.com/nodecache/node-cache/pkg/names/push"
 	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/netif"
 	"github.com/nodecache/node-cache/pkg/pods"
@@ -124,13 +125,17 @@ func distinct() metrics.Sample {
 		Dnstap:   &dnstap.Stats{Sent: 9951, Dropped: 9952},
 		Problems: map[status.Reason]int{status.RouteDown: 1, status.UpstreamDown: 2},
 		Notify:   &notify.Stats{Answered: 9961, Failed: 9962},
-		Pods:     map[string]*pods.Counts{"shop": new(numbered[pods.Counts](9900))},
-		Probes:   []healthcheck.Stats{numbered[healthcheck.Stats](8600), {Label: "outside"}},
-		Foreign:  9500,
-		UDP:      []server.UDPStats{numbered[server.UDPStats](4000)},
-		TCP:      []server.TCPStats{numbered[server.TCPStats](5000)},
-		Admin:    numbered[admin.Stats](6000),
-		Reviews:  new(numbered[secure.Stats](6100)),
+		Push: &push.Stats{
+			Sessions: 9971, Subscriptions: 9972, Names: 9973, Bytes: 9974, Pushes: 9975, Pushed: 9976,
+			Refused: push.Refused{Name: 9977, Count: 9978, Memory: 9979, Malformed: 9980}, Ended: push.Ended{Protocol: 9981, Slow: 9982, Memory: 9983},
+		},
+		Pods:    map[string]*pods.Counts{"shop": new(numbered[pods.Counts](9900))},
+		Probes:  []healthcheck.Stats{numbered[healthcheck.Stats](8600), {Label: "outside"}},
+		Foreign: 9500,
+		UDP:     []server.UDPStats{numbered[server.UDPStats](4000)},
+		TCP:     []server.TCPStats{numbered[server.TCPStats](5000)},
+		Admin:   numbered[admin.Stats](6000),
+		Reviews: new(numbered[secure.Stats](6100)),
 		Config: metrics.Config{
 			Generation: 7001, LastOK: true, Succeeded: 7002, Failed: 7003, LastSuccess: time.Unix(1700000000, 250e6), Panics: 7004,
 		},

@@ -16,6 +16,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/names/blocklist"
 	"github.com/nodecache/node-cache/pkg/names/etcd"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
+	"github.com/nodecache/node-cache/pkg/names/push"
 	"github.com/nodecache/node-cache/pkg/netif"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/snapshot"
@@ -38,6 +39,7 @@ type Status struct {
 	Static      *localdata.Stats `json:"static,omitempty"`   // nil: there are neither hosts nor templates
 	Block       *blocklist.Stats `json:"block,omitempty"`    // nil: there are no block lists
 	Etcd        *etcd.Stats      `json:"etcd,omitempty"`     // nil: etcd.endpoints is not set
+	Push        *push.Stats      `json:"push,omitempty"`     // nil: push.clients is not set
 	Snapshot    *Snapshot        `json:"snapshot,omitempty"` // nil: snapshot.folder is not set
 	Memory      Memory           `json:"memory"`
 	Upstreams   []Upstream       `json:"upstreams"`
