@@ -11,7 +11,7 @@ import (
 const nameSweepInterval = 10 * time.Second
 
 // SetNamePermit sets how long a pod gets the answer to one question after the agent itself has given it that answer; 0: as long as the
-// answer is valid. Policy engines that learn names from DNS replies see only those of the agent.
+// answer is valid. Policy engines that learn names from DNS replies see only those of the agent. Denials need no such permit.
 func (k *Responder) SetNamePermit(d time.Duration) {
 	atomic.StoreUint64(&k.control.NamePermit, uint64(d))
 }

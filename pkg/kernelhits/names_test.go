@@ -41,10 +41,33 @@ func TestNames(t *testing.T) {
 	who, err := nodetest.AskName(n.Pods[1], agentAddrs()[0], "udp", "a.")
 	assert.NoError(t, err)
 	assert.Equal(t, "who answers another pod first", byAgent, who)
+	// There is nothing to learn from a denial: it takes no room.
+	before := n.countNames()
+	reply, err := n.Pods[1].Dial(t.Context(), "udp", agentAddrs()[0].String())
+	assert.NoError(t, err)
+	denied, err := new(dns.Msg).SetQuestion(deniedName, dns.TypeTXT).Pack()
+	assert.NoError(t, err)
+	_, err = reply.Write(denied)
+	assert.NoError(t, err)
+	assert.NoError(t, reply.SetReadDeadline(time.Now().Add(limit)))
+	_, err = reply.Read(make([]byte, 512))
+	assert.NoError(t, err)
+	assert.NoError(t, reply.Close())
+	assert.Equal(t, "permits of names after a denial", before, n.countNames())
 	n.ForgetNames()
 	who, err = nodetest.AskName(n.Pods[1], agentAddrs()[0], "udp", "a.")
 	assert.NoError(t, err)
 	assert.Equal(t, "who answers once all is forgotten", byAgent, who)
+}
+
+// countNames counts the permits of names that the kernel holds.
+func (k *Responder) countNames() (count int) {
+	var name hitsNameKey
+	var answered uint64
+	for all := k.objects.Names.Iterate(); all.Next(&name, &answered); {
+		count++
+	}
+	return count
 }
 
 // An engine is a policy engine that learns names from the replies that it sees leave to a pod, and forgets them.

@@ -188,7 +188,10 @@ func serve(conn *net.UDPConn, w server.Worker) {
 	}
 }
 
-// An answerer answers TXT queries of any name with its own.
+// deniedName has no records.
+const deniedName = "denied."
+
+// An answerer answers TXT queries of any name but deniedName with its own.
 type answerer struct {
 	name string
 	left time.Duration // for which an answer is valid; 0: for longer than the test
@@ -202,7 +205,9 @@ func (a answerer) reply(pkt, dst []byte) ([]byte, bool) {
 	m := new(dns.Msg).SetReply(&q)
 	m.RecursionAvailable = true
 	head := dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 300}
-	m.Answer = []dns.RR{&dns.TXT{Hdr: head, Txt: []string{a.name}}}
+	if head.Name != deniedName {
+		m.Answer = []dns.RR{&dns.TXT{Hdr: head, Txt: []string{a.name}}}
+	}
 	m.Compress = true
 	packed, err := m.Pack()
 	return append(dst, packed...), err == nil

@@ -76,7 +76,11 @@ func (r *programRun) reply() []byte {
 	if r.answer.CountsDown != 0 {
 		binary.BigEndian.PutUint32(data[4:], binary.BigEndian.Uint32(data[4:])-10)
 	}
-	return slices.Concat(head, r.frame[udp+8:udp+10], flags, []byte("\x00\x01\x01\x01\x02\x02\x03\x03\x01a\x00\x00\x10\x00\x01"), data)
+	counts := []byte{0, 1}
+	for _, count := range r.answer.Counts {
+		counts = binary.NativeEndian.AppendUint16(counts, count)
+	}
+	return slices.Concat(head, r.frame[udp+8:udp+10], flags, counts, []byte("\x01a\x00\x00\x10\x00\x01"), data)
 }
 
 // run returns the packet that the program leaves, and the client's state after it.
@@ -153,6 +157,7 @@ func TestProgram(t *testing.T) {
 		{"name whose answer the agent has given since it is this", "4", true, func(r *programRun) {
 			r.control.NamePermit, r.nameAnswered, r.answer.Base = second, bootTime()-second/4, bootTime()-second/2
 		}},
+		{"denial that the agent has never given", "46", true, func(r *programRun) { r.control.NamePermit, r.answer.Counts[0] = second, 0 }},
 		{"TTL of the cache", "4", true, func(r *programRun) {
 			r.answer.CountsDown, r.answer.Ttls, r.answer.Ttl[0], r.answer.Base = 1, 1, 4, bootTime()-10*second-second/2
 		}},

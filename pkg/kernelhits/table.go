@@ -233,9 +233,13 @@ func (t *table) encode(a *hitsAnswer, reply []byte, shared *resolve.Shared, boot
 	if t.msg.Parse(reply) != nil || t.msg.Truncated() || len(data) > maxData || len(t.msg.Records) > maxRecords {
 		return false
 	}
+	// A zone's denial ends when a zone changes or is old: most names of search lists are denied, and each end is a query to the agent.
+	lasts := shared.Source == resolve.SourceZone && reply[6]|reply[7] == 0
 	left := shared.Left
 	for i, r := range t.msg.Records {
-		left = min(left, time.Duration(t.msg.RecordTTL(r))*time.Second)
+		if !lasts {
+			left = min(left, time.Duration(t.msg.RecordTTL(r))*time.Second)
+		}
 		a.Ttl[i] = r.TTL - uint16(questionEnd)
 	}
 	if left <= 0 {

@@ -215,6 +215,9 @@ func TestFlood(t *testing.T) {
 func TestEncode(t *testing.T) {
 	t.Parallel()
 	const boot, second, cached = uint64(time.Hour), uint64(time.Second), resolve.SourceCache
+	deny := func(m *dns.Msg) {
+		m.Rcode, m.Ns = dns.RcodeNameError, []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 60}, Ns: ".", Mbox: "."}}
+	}
 	for _, tt := range []struct {
 		name    string
 		records int
@@ -235,6 +238,19 @@ func TestEncode(t *testing.T) {
 			resolve.Shared{Source: resolve.SourceZone, Left: time.Hour, Near: 2, Inside: true},
 			nil,
 			hitsAnswer{Until: boot + 60*second, Base: boot, Zone: 1, Searched: 1, RotateCount: 3, RotateSize: 4, RotateNear: 2},
+		},
+		{
+			"denial of a zone", 0, 60,
+			resolve.Shared{Source: resolve.SourceZone, Left: time.Hour},
+			deny,
+			hitsAnswer{Until: boot + 3600*second, Base: boot, Zone: 1},
+		},
+		{"denial of a zone that is old", 0, 60, resolve.Shared{Source: resolve.SourceZone}, deny, hitsAnswer{}},
+		{
+			"cached denial", 0, 60,
+			resolve.Shared{Source: cached, Left: time.Hour},
+			deny,
+			hitsAnswer{Until: boot + 60*second, Base: boot, CountsDown: 1},
 		},
 		{
 			"two addresses", 2, 60,
@@ -270,7 +286,7 @@ func TestEncode(t *testing.T) {
 		taken := new(table).encode(&a, reply, &tt.shared, boot, 12+5+4)
 		assert.Equal(t, tt.name+": taken", tt.want.Until > 0, taken)
 		if taken {
-			tt.want.Ttls, tt.want.Len, tt.want.Flags, tt.want.Counts, tt.want.Ttl, tt.want.Data = uint8(tt.records), a.Len, a.Flags, a.Counts, a.Ttl, a.Data
+			tt.want.Ttls, tt.want.Len, tt.want.Flags, tt.want.Counts, tt.want.Ttl, tt.want.Data = uint8(len(m.Answer)+len(m.Ns)), a.Len, a.Flags, a.Counts, a.Ttl, a.Data
 			assert.Equal(t, tt.name, tt.want, a)
 		}
 	}

@@ -374,12 +374,12 @@ static __always_inline int permitted(struct client *client, const struct packet 
 }
 
 // name_permitted reports whether the agent itself has given this very answer to the pod recently: a policy engine that learns names
-// from the replies that it sees knows it then.
+// from the replies that it sees knows it then. There is nothing to learn from a denial.
 static __always_inline int name_permitted(const struct name_key *k, const struct answer *a, struct control *c, __u64 now)
 {
 	__u64 permit = LOAD(c->name_permit), *answered, at;
 
-	if (permit == 0)
+	if (permit == 0 || a->counts[0] == 0)
 		return 1;
 	answered = bpf_map_lookup_elem(&names, k);
 	if (!answered)
@@ -401,6 +401,8 @@ static __always_inline void permit_name(struct __sk_buff *skb, const struct pack
 	if (!s || bpf_skb_load_bytes(skb, p->l4 + 8, header, sizeof(header)) != 0)
 		return;
 	if (!(header[2] & 0x80) || header[2] & 2 || header[4] != 0 || header[5] != 1) // a whole reply to one question
+		return;
+	if (header[6] == 0 && header[7] == 0) // no answer
 		return;
 	__builtin_memset(s->bytes, 0, MAX_NAME);
 	__u64 last = p->udp_len - 8 - 12 - 1;
