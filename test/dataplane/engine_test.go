@@ -405,7 +405,11 @@ func (l learner) expectConnections(t *testing.T, agent, config string, permitNam
 	}
 	time.Sleep(takes)
 	kernel, all := r.replies(t)
-	proctest.Figure(t, "the kernel answers %d of %d queries", kernel-kernelBefore, all-allBefore)
+	kernel, all = kernel-kernelBefore, all-allBefore
+	proctest.Figure(t, "the kernel answers %d of %d queries", kernel, all)
+	if permitName > 0 && 100*kernel < 95*all {
+		t.Errorf("the kernel answers %d of %d queries, want 95 of 100", kernel, all)
+	}
 	type window struct {
 		name         string
 		since, until time.Time
