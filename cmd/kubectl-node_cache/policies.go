@@ -21,6 +21,7 @@ func policyKinds() [][]string {
 		{"/apis/cilium.io/v2", "ciliumnetworkpolicies", "ciliumclusterwidenetworkpolicies"},
 		append([]string{"/apis/crd.projectcalico.org/v1"}, calico...),
 		append([]string{"/apis/projectcalico.org/v3"}, calico...),
+		{"/apis/crd.antrea.io/v1beta1", "networkpolicies", "clusternetworkpolicies"},
 		{"/apis/policy.networking.k8s.io/v1alpha1", "adminnetworkpolicies", "baselineadminnetworkpolicies"},
 		{"/apis/policy.networking.k8s.io/v1alpha2", "clusternetworkpolicies"},
 	}

@@ -49,6 +49,9 @@ func TestPreflightPolicies(t *testing.T) {
 		{"a kind that is not evaluated", func(list map[string]string) {
 			list["/apis/policy.networking.k8s.io/v1alpha1/adminnetworkpolicies"] = `{"kind": "AdminNetworkPolicyList", "apiVersion": "policy.networking.k8s.io/v1alpha1", "items": [{"kind": "AdminNetworkPolicy", "apiVersion": "policy.networking.k8s.io/v1alpha1", "metadata": {"name": "a"}}]}`
 		}, "", "unknown policies at 169.254.20.10, namespace shop: pods web may lose DNS: not decided: AdminNetworkPolicy a; isolated by: NetworkPolicy shop/dns"},
+		{"Antrea's", func(list map[string]string) {
+			list["/apis/crd.antrea.io/v1beta1/clusternetworkpolicies"] = `{"kind": "ClusterNetworkPolicyList", "apiVersion": "crd.antrea.io/v1beta1", "items": [{"kind": "ClusterNetworkPolicy", "apiVersion": "crd.antrea.io/v1beta1", "metadata": {"name": "a"}}]}`
+		}, "", "unknown policies at 169.254.20.10, namespace shop: pods web may lose DNS: not decided: ClusterNetworkPolicy a; isolated by: NetworkPolicy shop/dns"},
 		{"no right to list Cilium's", func(map[string]string) {}, "/apis/cilium.io/v2/ciliumnetworkpolicies", "unknown policies they are not looked at"},
 		{"no right to list pods", func(map[string]string) {}, "/api/v1/pods", "unknown policies they are not looked at"},
 		{"a list that is none", func(list map[string]string) {
