@@ -3,9 +3,9 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -44,32 +44,29 @@ func (c *cluster) optIns(ctx context.Context, addresses []string, node string) (
 	if err != nil {
 		return nil, c.optInError(err)
 	}
-	var list []*optIn
+	byName := map[string][]corev1.Pod{}
 	for _, ns := range namespaces.Items {
 		pods, err := c.client.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{FieldSelector: ofNode})
 		if err != nil {
 			return nil, c.optInError(err)
 		}
-		in := &optIn{Namespace: ns.Name}
-		in.add(pods.Items, addresses)
-		list = append(list, in)
+		byName[ns.Name] = pods.Items
 	}
 	pods, err := c.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{LabelSelector: on, FieldSelector: ofNode})
 	if err != nil {
 		return nil, c.optInError(err)
 	}
-	byName := map[string][]corev1.Pod{}
 	for _, p := range pods.Items {
-		byName[p.Namespace] = append(byName[p.Namespace], p)
-	}
-	for name, pods := range byName {
-		if !slices.ContainsFunc(list, func(in *optIn) bool { return in.Namespace == name }) {
-			in := &optIn{Namespace: name}
-			in.add(pods, addresses)
-			list = append(list, in)
+		if !slices.ContainsFunc(namespaces.Items, func(ns corev1.Namespace) bool { return ns.Name == p.Namespace }) {
+			byName[p.Namespace] = append(byName[p.Namespace], p)
 		}
 	}
-	slices.SortFunc(list, func(a, b *optIn) int { return cmp.Compare(a.Namespace, b.Namespace) })
+	var list []*optIn
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		in := &optIn{Namespace: name}
+		in.add(byName[name], addresses)
+		list = append(list, in)
+	}
 	if len(list) == 0 {
 		return nil, nil
 	}
