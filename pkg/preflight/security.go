@@ -4,6 +4,7 @@ package preflight
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -81,25 +82,22 @@ func (c *checker) checkQuota(q *corev1.ResourceQuota) {
 
 // appliesToAgents reports whether a quota counts pods of the priority class system-node-critical that run without an end.
 func appliesToAgents(q *corev1.ResourceQuota) bool {
+	var scopes []corev1.ScopedResourceSelectorRequirement
 	for _, s := range q.Spec.Scopes {
-		if s == corev1.ResourceQuotaScopeBestEffort || s == corev1.ResourceQuotaScopeTerminating {
+		scopes = append(scopes, corev1.ScopedResourceSelectorRequirement{ScopeName: s, Operator: corev1.ScopeSelectorOpExists})
+	}
+	if q.Spec.ScopeSelector != nil {
+		scopes = append(scopes, q.Spec.ScopeSelector.MatchExpressions...)
+	}
+	return !slices.ContainsFunc(scopes, func(s corev1.ScopedResourceSelectorRequirement) bool {
+		named := slices.Contains(s.Values, "system-node-critical")
+		switch s.ScopeName {
+		case corev1.ResourceQuotaScopeNotTerminating, corev1.ResourceQuotaScopeNotBestEffort:
 			return false
+		case corev1.ResourceQuotaScopePriorityClass:
+			return s.Operator == corev1.ScopeSelectorOpDoesNotExist || s.Operator == corev1.ScopeSelectorOpIn && !named || s.Operator == corev1.ScopeSelectorOpNotIn && named
+		default: // those of other pods
+			return true
 		}
-	}
-	if q.Spec.ScopeSelector == nil {
-		return true
-	}
-	for _, e := range q.Spec.ScopeSelector.MatchExpressions {
-		if e.ScopeName != corev1.ResourceQuotaScopePriorityClass {
-			continue
-		}
-		named := false
-		for _, v := range e.Values {
-			named = named || v == "system-node-critical"
-		}
-		if e.Operator == corev1.ScopeSelectorOpIn && !named || e.Operator == corev1.ScopeSelectorOpNotIn && named {
-			return false
-		}
-	}
-	return true
+	})
 }
