@@ -395,9 +395,9 @@ func (c *checker) checkLocalDNS() {
 		}
 	}
 	if takers := slices.DeleteFunc(c.portTakers(), func(taker string) bool {
-		return slices.ContainsFunc(list, func(l localDNS) bool { return strings.HasSuffix(l.name, " "+taker) })
+		return slices.ContainsFunc(list, func(l localDNS) bool { return strings.HasSuffix(l.name, taker) })
 	}); len(takers) > 0 {
-		c.add("ports", Warn, "port 53 or 9253 of the nodes is used by DaemonSets: "+some(takers), "an agent needs both at its address: docs/node.md")
+		c.add("ports", Warn, "port 53 or 9253 of the nodes is used by "+some(takers), "an agent needs both at its address: docs/node.md")
 	}
 	if len(list) == 0 && c.reads(ListDaemonSets) {
 		c.add("node-local DNS", OK, "none was recognised", "")

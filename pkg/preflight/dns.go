@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodecache/node-cache/pkg/convert"
 )
@@ -169,24 +170,37 @@ func (f *Facts) findLocalDNS() (list []localDNS) {
 	return list
 }
 
-// portTakers returns the DaemonSets whose pods listen on the agent's ports of the nodes, as far as they say so.
+// portTakers returns the DaemonSets, and the pods of others, that listen on the agent's ports of the nodes, as far as they say so.
 func (f *Facts) portTakers() (list []string) {
 	for i := range f.DaemonSets {
-		d := &f.DaemonSets[i]
-		takes := func(c corev1.Container) bool {
-			return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool {
-				port := p.HostPort
-				if d.Spec.Template.Spec.HostNetwork {
-					port = p.ContainerPort
-				}
-				return port == 53 || port == 9253
-			})
+		if d := &f.DaemonSets[i]; d.Name != agentName && takesPort(&d.Spec.Template.Spec) {
+			list = append(list, "DaemonSet "+d.Namespace+"/"+d.Name)
 		}
-		if d.Name != agentName && slices.ContainsFunc(d.Spec.Template.Spec.Containers, takes) {
-			list = append(list, d.Namespace+"/"+d.Name)
+	}
+	pods := f.SystemPods
+	if f.Policies != nil {
+		pods = f.Policies.Pods
+	}
+	for i := range pods {
+		p := &pods[i]
+		ofSet := slices.ContainsFunc(p.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "DaemonSet" })
+		if !ofSet && p.Status.Phase == corev1.PodRunning && takesPort(&p.Spec) {
+			list = append(list, "pod "+p.Namespace+"/"+p.Name)
 		}
 	}
 	return list
+}
+
+func takesPort(s *corev1.PodSpec) bool {
+	return slices.ContainsFunc(s.Containers, func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool {
+			port := p.HostPort
+			if s.HostNetwork {
+				port = p.ContainerPort
+			}
+			return port == 53 || port == 9253
+		})
+	})
 }
 
 // taken returns what of the cluster has an address, or a range with it; empty: nothing is known to.

@@ -82,12 +82,8 @@ func isVirtual(n *corev1.Node) bool {
 	return n.Labels["eks.amazonaws.com/compute-type"] == "fargate" || n.Labels["type"] == "virtual-kubelet"
 }
 
-// reads reports whether all of that was read.
-func (f *Facts) reads(permissions ...string) bool {
-	for _, p := range permissions {
-		if _, unread := f.Unread[p]; unread {
-			return false
-		}
-	}
-	return true
+// reads reports whether what needs a permission was read.
+func (f *Facts) reads(permission string) bool {
+	_, unread := f.Unread[permission]
+	return !unread
 }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nodecache/node-cache/internal/assert"
+	"github.com/nodecache/node-cache/pkg/dnspolicy"
 	"github.com/nodecache/node-cache/pkg/preflight"
 )
 
@@ -370,7 +371,19 @@ func TestChecks(t *testing.T) {
 			d.Spec.Template.Spec.HostNetwork = true
 			d.Spec.Template.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 53}}
 			add(d)(f)
-		}}, []string{"warn ports: port 53 or 9253 of the nodes is used by DaemonSets: kube-system/dnsmasq"}},
+		}}, []string{"warn ports: port 53 or 9253 of the nodes is used by DaemonSet kube-system/dnsmasq"}},
+		{"pods with ports of the nodes", []change{func(f *preflight.Facts) {
+			taker := func(name string, port corev1.ContainerPort) *corev1.Pod {
+				p := pod("10.244.0.9")
+				p.Namespace, p.Name, p.Spec.Containers = "shop", name, []corev1.Container{{Ports: []corev1.ContainerPort{port}}}
+				return &p
+			}
+			ended, ofSet := taker("ended", corev1.ContainerPort{HostPort: 53}), taker("of-set", corev1.ContainerPort{HostPort: 53})
+			ended.Status.Phase, ofSet.OwnerReferences = corev1.PodSucceeded, []metav1.OwnerReference{{Kind: "DaemonSet"}}
+			f.Policies = &dnspolicy.Input{Pods: []corev1.Pod{
+				*taker("host-port", corev1.ContainerPort{HostPort: 53}), *taker("of-its-own", corev1.ContainerPort{ContainerPort: 53}), *ended, *ofSet,
+			}}
+		}}, []string{"warn ports: port 53 or 9253 of the nodes is used by pod shop/host-port"}},
 		{"the address is a node's", []change{func(f *preflight.Facts) {
 			f.Nodes[0].Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "169.254.20.10"}}
 		}}, []string{"fail address: 169.254.20.10 of the agents: node node1 has it"}},
@@ -386,6 +399,13 @@ func TestChecks(t *testing.T) {
 		{"a quota of memory", []change{quota("limits.memory", "200Mi")}, []string{"fail quotas: ResourceQuota q leaves 209715200 of limits.memory, and the agents of 2 nodes need 301989888"}},
 		{"a quota of CPU limits", []change{quota("limits.cpu", "100")}, []string{"fail quotas: ResourceQuota q refuses pods without a CPU limit, which the agents do not have"}},
 		{"a quota of other pods", []change{quota("pods", "0", corev1.ResourceQuotaScopeBestEffort)}, nil},
+		{"a quota of pods without a priority class", []change{quota("pods", "0"), func(f *preflight.Facts) {
+			f.Quotas[0].Spec.ScopeSelector = &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{
+				{ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOpDoesNotExist},
+			}}
+		}}, nil},
+		{"a quota of pods with such affinity", []change{quota("pods", "0", corev1.ResourceQuotaScopeCrossNamespacePodAffinity)}, nil},
+		{"a quota of pods that do not end", []change{quota("pods", "0", corev1.ResourceQuotaScopeNotTerminating)}, []string{"fail quotas: ResourceQuota q leaves 0 of pods, and the agents of 2 nodes need 2"}},
 		{"a quota of another priority class", []change{quota("pods", "0"), func(f *preflight.Facts) {
 			f.Quotas[0].Spec.ScopeSelector = &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{
 				{ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOpIn, Values: []string{"low"}},
