@@ -110,7 +110,7 @@ func (c ciliumEngine) policySays(p *policy, f *flow, d direction) (all says) {
 	if p.namespace != "" && p.namespace != f.selected(d).Namespace {
 		return says{}
 	}
-	if p.broken {
+	if p.broken && !p.forNodes() {
 		return says{Unknown, Unknown, Unknown}
 	}
 	for j := range p.cilium {
@@ -141,6 +141,11 @@ func (c ciliumEngine) ruleSays(p *policy, s *ciliumSpec, f *flow, d direction) (
 	return r
 }
 
+// forNodes reports whether a policy is for nodes only.
+func (p *policy) forNodes() bool {
+	return len(p.cilium) > 0 && !slices.ContainsFunc(p.cilium, func(s ciliumSpec) bool { return s.NodeSelector == nil })
+}
+
 // hostPolicies says what Cilium's policies for nodes say to a query to the node. They count only with the host firewall, which is off by
 // default, and for nodes with some labels, which are not known here. So they never deny for certain.
 func (c ciliumEngine) hostPolicies(f *flow) result {
@@ -151,6 +156,9 @@ func (c ciliumEngine) hostPolicies(f *flow) result {
 		for j := range p.cilium {
 			if s := &p.cilium[j]; s.NodeSelector != nil {
 				one := c.ruleSays(p, s, f, ingress)
+				if p.broken {
+					one = says{Unknown, Unknown, Unknown}
+				}
 				if one.isolates != Denied || one.denies != Denied {
 					names = append(names, p.name)
 				}

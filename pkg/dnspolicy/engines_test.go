@@ -147,6 +147,7 @@ func TestEngines(t *testing.T) {
 		{"Cilium: DNS allows ingress", dnspolicy.Cilium, []spec{{"Cnp kube-system/x", `{endpointSelector: {}, ingress: [{fromEntities: [cluster]}]}`}}, dnspolicy.Allowed, dnspolicy.Allowed, ""},
 		{"Cilium: DNS allows ingress to a named port", dnspolicy.Cilium, []spec{{"Cnp kube-system/x", `{endpointSelector: {}, ingress: [{fromEntities: [cluster], toPorts: [{ports: [{port: dns}]}]}]}`}}, dnspolicy.Allowed, dnspolicy.Allowed, ""},
 		{"Cilium: host firewall", dnspolicy.Cilium, []spec{{"Ccnp nodes", `{nodeSelector: {}, ingress: [{fromEntities: [remote-node]}]}`}}, dnspolicy.Allowed, dnspolicy.Unknown, "CiliumClusterwideNetworkPolicy nodes"},
+		{"Cilium: host firewall, a field not known", dnspolicy.Cilium, []spec{{"Ccnp nodes", `{nodeSelector: {}, ingress: [{fromMoon: [full]}]}`}}, dnspolicy.Allowed, dnspolicy.Unknown, "CiliumClusterwideNetworkPolicy nodes"},
 		{"Cilium: host firewall allows", dnspolicy.Cilium, []spec{{"Ccnp nodes", `{nodeSelector: {}, ingress: [{fromEntities: [cluster], toPorts: [{ports: [{port: "53"}]}]}]}`}}, dnspolicy.Allowed, dnspolicy.Allowed, ""},
 
 		{"Calico: NetworkPolicy for DNS", dnspolicy.Calico, []spec{{"Np shop/dns", toDNS}}, dnspolicy.Allowed, dnspolicy.Denied, ""},

@@ -177,8 +177,7 @@ func (c *cluster) serverFix(namespace string, policies []string) string {
 // guardsNodes reports whether policies are named, all for nodes.
 func (c *cluster) guardsNodes(policies []string) bool {
 	return len(policies) > 0 && !slices.ContainsFunc(policies, func(name string) bool {
-		i := slices.IndexFunc(c.others, func(p policy) bool { return p.name == name })
-		return i < 0 || slices.ContainsFunc(c.others[i].cilium, func(s ciliumSpec) bool { return s.NodeSelector == nil })
+		return !slices.ContainsFunc(c.others, func(p policy) bool { return p.name == name && p.forNodes() })
 	})
 }
 
