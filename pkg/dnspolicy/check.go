@@ -34,7 +34,7 @@ type Input struct {
 	Namespaces      []corev1.Namespace
 	Pods            []corev1.Pod
 	NetworkPolicies []networkingv1.NetworkPolicy
-	Others          []unstructured.Unstructured // the engine's own policies and sets of addresses: all objects of all its kinds
+	Others          []unstructured.Unstructured // the engines' own policies and sets of addresses: all objects of all kinds
 	DNS             []discoveryv1.EndpointSlice // of the DNS Service, with the ports for DNS only
 	Agents          []netip.Addr                // where pods send their queries after the switch: the agents' addresses, or those of the Service
 	Nodes           map[string][]netip.Addr     // those that run an agent, by name; nil: all, and what agents may query is not checked
@@ -243,8 +243,8 @@ func newCluster(in Input) (*cluster, error) {
 		p := &in.NetworkPolicies[i]
 		c.policies[p.Namespace] = append(c.policies[p.Namespace], newNetworkPolicy(p))
 	}
-	for _, o := range in.Others {
-		c.add(o)
+	for i := range in.Others {
+		c.add(&in.Others[i])
 	}
 	if c.Engine == Calico {
 		calicoEngine{c}.sort()

@@ -33,40 +33,51 @@ type addressSet struct {
 	nets   []netip.Prefix
 }
 
-// add reads one object. A kind that is not known makes every verdict unknown.
-func (c *cluster) add(o unstructured.Unstructured) {
-	group, _, _ := strings.Cut(o.GetAPIVersion(), "/")
-	name := o.GetKind() + " " + o.GetName()
-	if o.GetNamespace() != "" {
-		name = o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()
-	}
-	p := policy{name: name, namespace: o.GetNamespace()}
-	switch {
-	case c.Engine == Cilium && group == "cilium.io":
-		p.broken = !p.readCilium(o)
-	case c.Engine == Calico && (group == "crd.projectcalico.org" || group == "projectcalico.org"):
-		switch o.GetKind() {
-		case "NetworkPolicy", "GlobalNetworkPolicy":
-			p.name = "Calico's " + name
-			p.broken = !decode(o.Object["spec"], &p.calico)
-		case "NetworkSet", "GlobalNetworkSet", "HostEndpoint":
-			c.sets = append(c.sets, newAddressSet(o))
-			return
-		case "Tier":
-			c.addTier(o)
-			return
-		default: // staged policies, and what is no policy
-			return
-		}
+// EngineOf returns the engine whose own policy, or set of addresses, an object is; empty: of none that is known.
+func EngineOf(o *unstructured.Unstructured) Engine {
+	switch group, _, _ := strings.Cut(o.GetAPIVersion(), "/"); group {
+	case "cilium.io":
+		return Cilium
+	case "crd.projectcalico.org", "projectcalico.org":
+		return Calico
 	default:
-		c.strange = append(c.strange, name)
-		return
+		return ""
 	}
-	c.others = append(c.others, p)
+}
+
+// add reads one object. A kind that is not known makes every verdict unknown; what another engine has left does not count.
+func (c *cluster) add(o *unstructured.Unstructured) {
+	p := policy{name: o.GetKind() + " " + o.GetName(), namespace: o.GetNamespace()}
+	if p.namespace != "" {
+		p.name = o.GetKind() + " " + p.namespace + "/" + o.GetName()
+	}
+	switch own := EngineOf(o); {
+	case own == "" || c.Engine == Addresses:
+		c.strange = append(c.strange, p.name)
+	case own != c.Engine:
+	case own == Cilium:
+		p.broken = !p.readCilium(o)
+		c.others = append(c.others, p)
+	default:
+		c.addCalico(p, o)
+	}
+}
+
+func (c *cluster) addCalico(p policy, o *unstructured.Unstructured) {
+	switch o.GetKind() {
+	case "NetworkPolicy", "GlobalNetworkPolicy":
+		p.name = "Calico's " + p.name
+		p.broken = !decode(o.Object["spec"], &p.calico)
+		c.others = append(c.others, p)
+	case "NetworkSet", "GlobalNetworkSet", "HostEndpoint":
+		c.sets = append(c.sets, newAddressSet(o))
+	case "Tier":
+		c.addTier(o)
+	} // else a staged policy, or no policy
 }
 
 // readCilium reads one rule or several.
-func (p *policy) readCilium(o unstructured.Unstructured) bool {
+func (p *policy) readCilium(o *unstructured.Unstructured) bool {
 	ok := true
 	if spec, found := o.Object["spec"]; found {
 		var one ciliumSpec
@@ -91,7 +102,7 @@ func decode(from, to any) bool {
 	return err == nil && len(unknown) == 0
 }
 
-func newAddressSet(o unstructured.Unstructured) addressSet {
+func newAddressSet(o *unstructured.Unstructured) addressSet {
 	s := addressSet{labels: o.GetLabels()}
 	nets, _, _ := unstructured.NestedStringSlice(o.Object, "spec", "nets") // none: it matches nothing
 	hosts, _, _ := unstructured.NestedStringSlice(o.Object, "spec", "expectedIPs")
@@ -118,7 +129,7 @@ type tier struct {
 	pass  bool // what it does with pods that a policy of it selects and no rule matches: false denies
 }
 
-func (c *cluster) addTier(o unstructured.Unstructured) {
+func (c *cluster) addTier(o *unstructured.Unstructured) {
 	var spec struct {
 		Order         *float64 `json:"order"`
 		DefaultAction string   `json:"defaultAction"`

@@ -41,34 +41,25 @@ func (c *cilium) redirects() bool { return c.settings["enable-local-redirect-pol
 // findDataPlane recognises what it can from DaemonSets, the pods of kube-system and ConfigMaps.
 func (f *Facts) findDataPlane() dataPlane {
 	var p dataPlane
+	networks := map[string]string{
+		"calico-node": "Calico", "antrea-agent": "Antrea", "kube-router": "kube-router", "azure-cns": "Azure CNI", "aws-node": "Amazon VPC CNI", "kube-flannel-ds": "Flannel",
+	}
 	for i := range f.DaemonSets {
 		d := &f.DaemonSets[i]
+		if network := networks[d.Name]; network != "" {
+			p.networks = append(p.networks, network)
+		}
 		switch {
 		case IsCilium(d):
 			p.cilium = f.readCilium(d)
-		case d.Name == "calico-node":
-			p.networks = append(p.networks, "Calico")
-			if f.CalicoBPF || environment(d, "FELIX_BPFENABLED") == "true" {
-				p.others = append(p.others, "Calico's eBPF data plane")
-			}
-		case d.Name == "antrea-agent":
-			p.networks = append(p.networks, "Antrea")
-			if f.antreaProxiesAll() {
-				p.others = append(p.others, "Antrea's proxyAll")
-			}
-		case d.Name == "kube-router":
-			p.networks = append(p.networks, "kube-router")
-			if flag(arguments(&d.Spec.Template.Spec), "run-service-proxy") == "true" {
-				p.others = append(p.others, "kube-router's IPVS proxy")
-			}
+		case d.Name == "calico-node" && (f.CalicoBPF || environment(d, "FELIX_BPFENABLED") == "true"):
+			p.others = append(p.others, "Calico's eBPF data plane")
+		case d.Name == "antrea-agent" && f.antreaProxiesAll():
+			p.others = append(p.others, "Antrea's proxyAll")
+		case d.Name == "kube-router" && flag(arguments(&d.Spec.Template.Spec), "run-service-proxy") == "true":
+			p.others = append(p.others, "kube-router's IPVS proxy")
 		case d.Name == "ovnkube-node":
 			p.others = append(p.others, ovnKubernetes)
-		case d.Name == "azure-cns":
-			p.networks = append(p.networks, "Azure CNI")
-		case d.Name == "aws-node":
-			p.networks = append(p.networks, "Amazon VPC CNI")
-		case strings.HasPrefix(d.Name, "kube-flannel"):
-			p.networks = append(p.networks, "Flannel")
 		}
 	}
 	p.proxy, p.proxyRead = f.kubeProxy(len(p.others) == 0 && p.cilium == nil)

@@ -39,10 +39,6 @@ func (c *checker) checkPolicies() {
 	}
 	in := *c.Policies
 	in.Engine = c.engine()
-	in.Others = slices.DeleteFunc(slices.Clone(in.Others), func(o unstructured.Unstructured) bool { // what another engine has left
-		engine := engineOf(&o)
-		return engine != in.Engine && engine != ""
-	})
 	for _, s := range c.slicesOf(c.service) {
 		s.Ports = slices.DeleteFunc(slices.Clone(s.Ports), func(p discoveryv1.EndpointPort) bool { // the Service of kube-dns has metrics too
 			return !slices.ContainsFunc(c.service.Spec.Ports, func(of corev1.ServicePort) bool { return of.Port == 53 && of.Name == ptr.Deref(p.Name, "") })
@@ -100,7 +96,7 @@ func parseAddrs(texts []string) (list []netip.Addr) {
 // engine returns what applies the policies: what was seen on the nodes, else what has policies.
 func (c *checker) engine() dnspolicy.Engine {
 	has := func(engine dnspolicy.Engine) bool {
-		return slices.ContainsFunc(c.Policies.Others, func(o unstructured.Unstructured) bool { return engineOf(&o) == engine })
+		return slices.ContainsFunc(c.Policies.Others, func(o unstructured.Unstructured) bool { return dnspolicy.EngineOf(&o) == engine })
 	}
 	calico := slices.Contains(c.plane.networks, "Calico")
 	switch {
@@ -110,17 +106,5 @@ func (c *checker) engine() dnspolicy.Engine {
 		return dnspolicy.Calico
 	default:
 		return dnspolicy.Addresses
-	}
-}
-
-// engineOf returns the engine whose own policy an object is; empty: it is of no engine.
-func engineOf(o *unstructured.Unstructured) dnspolicy.Engine {
-	switch group, _, _ := strings.Cut(o.GetAPIVersion(), "/"); group {
-	case "cilium.io":
-		return dnspolicy.Cilium
-	case "crd.projectcalico.org", "projectcalico.org":
-		return dnspolicy.Calico
-	default:
-		return ""
 	}
 }
