@@ -304,7 +304,7 @@ func (c *cluster) before(p *corev1.Pod, protocol corev1.Protocol) (best result) 
 		if f.protocol != protocol || !f.from.addr.IsValid() {
 			continue
 		}
-		f.local = slices.Contains(hostAddrs(p), f.to.addr)
+		f.local = slices.Contains(p.Status.HostIPs, corev1.HostIP{IP: f.to.addr.String()})
 		one := both(c.decide(&f, egress), c.decide(&f, ingress))
 		best.verdict, best.unknown = max(best.verdict, one.verdict), union(best.unknown, one.unknown)
 	}
@@ -411,17 +411,6 @@ func ended(p *corev1.Pod) bool {
 func addrsOf(p *corev1.Pod) []netip.Addr {
 	var all []netip.Addr
 	for _, ip := range p.Status.PodIPs {
-		if a, err := netip.ParseAddr(ip.IP); err == nil {
-			all = append(all, a)
-		}
-	}
-	return all
-}
-
-// hostAddrs are the addresses of a pod's node.
-func hostAddrs(p *corev1.Pod) []netip.Addr {
-	var all []netip.Addr
-	for _, ip := range p.Status.HostIPs {
 		if a, err := netip.ParseAddr(ip.IP); err == nil {
 			all = append(all, a)
 		}
