@@ -57,6 +57,8 @@ type shared struct {
 
 	changed atomic.Pointer[func(name []byte)] // see Observe; nil: none
 
+	vouched, vouchedDenials atomic.Int64 // time of the last Vouch, and of the last one for denials, in ns since the epoch
+
 	// owners holds the time of each owner's last change, in ns since the epoch, by the hash of its
 	// name. Readers take no lock.
 	owners [ownerSlots]atomic.Int64
@@ -106,6 +108,8 @@ func newShared(epoch time.Time) *shared {
 	for i := range sh.owners {
 		sh.owners[i].Store(math.MinInt64)
 	}
+	sh.vouched.Store(longAgo)
+	sh.vouchedDenials.Store(longAgo)
 	return sh
 }
 

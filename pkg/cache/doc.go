@@ -14,4 +14,7 @@
 //
 // An answer may have an owner, such as a Service. [Cache.OwnerChanged] invalidates all answers that
 // were queried before the owner's last change.
+//
+// An answer may be kept: a server has promised to report each change of it. It does not expire while
+// [Cache.Vouch] says that the promise holds, see kept.go.
 package cache

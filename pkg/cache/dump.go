@@ -27,7 +27,7 @@ const (
 const dumpBytes = 32 << 10
 
 // Dump passes the usable answers, fresh or stale, to emit as records for [Cache.Restore]. If they
-// would exceed maxBytes it emits the most used ones. Each record counts with its length prefix, an
+// would exceed maxBytes it emits the most used ones. A kept answer becomes an ordinary one, stored when it was vouched for. Each record counts with its length prefix, an
 // encoding/binary Uvarint. Cached failures are left out. Dump returns the number of records. It ends
 // with the first error of emit, which must not keep the record.
 //
@@ -55,7 +55,7 @@ func (c *Cache) Dump(maxBytes int64, now time.Time, emit func(record []byte) err
 // eachUsable calls f for the usable entries, cached failures excepted. It visits the shards in turns, some
 // entries at a time under the lock, fewer if f returns false, and calls after without the lock. So other
 // goroutines get a shard while f visits the others. An entry that moves in its index may be missed.
-func (c *Cache) eachUsable(at int64, f func(e entry, rank int, inMain bool) bool, after func() error) error {
+func (c *Cache) eachUsable(at int64, f func(e entry, rank int, inMain bool, age int64) bool, after func() error) error {
 	next := make([]int, len(c.shards))
 	for left := len(c.shards); left > 0; {
 		for i, s := range c.shards {
@@ -66,7 +66,7 @@ func (c *Cache) eachUsable(at int64, f func(e entry, rank int, inMain bool) bool
 			next[i] = s.walk(next[i], func(off int, e entry) bool {
 				state, inMain := s.state(e, at), off >= s.main.base
 				return state == Absent || state == Failed ||
-					f(e, e.worthClass(state, inMain)*dumpHits+bits.Len16(e.hits()), inMain)
+					f(e, e.worthClass(state, inMain)*dumpHits+bits.Len16(e.hits()), inMain, at-s.confirmed(e))
 			})
 			s.mu.Unlock()
 			if err := after(); err != nil {
@@ -112,7 +112,7 @@ type dumper struct {
 // selectRanks determines which ranks fit.
 func (d *dumper) selectRanks(c *Cache) {
 	var bytes [ranks]int64
-	_ = c.eachUsable(d.at, func(e entry, rank int, _ bool) bool {
+	_ = c.eachUsable(d.at, func(e entry, rank int, _ bool, _ int64) bool {
 		bytes[rank] += recordLen(e)
 		return true
 	}, func() error { return nil })
@@ -124,12 +124,12 @@ func (d *dumper) selectRanks(c *Cache) {
 }
 
 // copy creates the record of an entry, if it is to be dumped. It returns false once the buffer is full.
-func (d *dumper) copy(e entry, rank int, inMain bool) bool {
+func (d *dumper) copy(e entry, rank int, inMain bool, age int64) bool {
 	if rank < d.cutoffRank {
 		return true
 	}
 	from := len(d.buf)
-	d.buf = e.appendRecord(d.buf, inMain, d.at)
+	d.buf = e.appendRecord(d.buf, inMain, age)
 	size := framedSize(len(d.buf) - from)
 	if size > d.room || rank == d.cutoffRank && size > d.cutoffRoom {
 		d.buf = d.buf[:from]
@@ -154,11 +154,11 @@ func framedSize(size int) int64 {
 	return int64(size + binary.PutUvarint(length[:], uint64(size)))
 }
 
-// appendRecord appends the entry as a record: age in ms, lifetime in seconds and hits as Uvarints,
+// appendRecord appends the entry as a record: age, given in ns, in ms, lifetime in seconds and hits as Uvarints,
 // then the flags byte, the query age in queryAgeUnit, the length of the key's tail, the tail and the
 // message. Name and type are in the message.
-func (e entry) appendRecord(dst []byte, inMain bool, at int64) []byte {
-	age := max(0, at-e.stored())
+func (e entry) appendRecord(dst []byte, inMain bool, age int64) []byte {
+	age = max(0, age)
 	flags := e[offFreq] & dumpFreq
 	if inMain {
 		flags |= dumpInMain

@@ -49,6 +49,7 @@ const (
 	flagPrefetched             // Lookup has returned PrefetchDue for it
 	flagDenial                 // denies its name for all types
 	flagStaleUsed              // was used after it expired
+	flagKept                   // see Answer.Kept
 )
 
 // maxFreq caps the use count, as in S3-FIFO.
@@ -159,17 +160,17 @@ func (e entry) matches(k *key, rrtype uint16) bool {
 		string(k.raw[n+2:]) == string(e[headerLen:headerLen+tail])
 }
 
-// appendAnswer appends the answer with its TTLs counted down to at. A clock that is behind the time of
-// storing gets the original TTLs.
-func (e entry) appendAnswer(dst []byte, at int64) []byte {
+// appendAnswer appends the answer with its TTLs counted down by age, in ns. A clock that is behind the time of
+// storing, and so has a negative age, gets the original TTLs.
+func (e entry) appendAnswer(dst []byte, age int64) []byte {
 	start := len(dst)
 	dst = append(dst, e.msg()...)
 	msg, ttls := dst[start:], e.ttls()
-	if age := (at - e.stored()) / int64(time.Second); age > 0 {
+	if seconds := age / int64(time.Second); seconds > 0 {
 		for ; len(ttls) >= 2; ttls = ttls[2:] {
 			field := msg[binary.LittleEndian.Uint16(ttls):]
 			ttl := binary.BigEndian.Uint32(field)
-			binary.BigEndian.PutUint32(field, ttl-min(uint32(age), ttl))
+			binary.BigEndian.PutUint32(field, ttl-min(uint32(seconds), ttl))
 		}
 	}
 	if n := int(binary.LittleEndian.Uint16(e[offRotateCount:])); n > 1 {
@@ -181,7 +182,7 @@ func (e entry) appendAnswer(dst []byte, at int64) []byte {
 // appendStale appends the answer with ttl seconds as the TTL of all records (RFC 8767 section 4).
 func (e entry) appendStale(dst []byte, ttl uint32) []byte {
 	start := len(dst)
-	dst = e.appendAnswer(dst, e.stored())
+	dst = e.appendAnswer(dst, 0)
 	msg := dst[start:]
 	for ttls := e.ttls(); len(ttls) >= 2; ttls = ttls[2:] {
 		binary.BigEndian.PutUint32(msg[binary.LittleEndian.Uint16(ttls):], ttl)
@@ -244,6 +245,9 @@ func (sh *shared) owner(a *Answer, at int64) (tag uint16, queryAge uint8, ok boo
 		return 0, 0, true
 	}
 	tag = sh.tag(a.Owner)
+	if a.Kept {
+		return tag, 0, sh.owners[tag-1].Load() < at
+	}
 	if !a.QueriedAt.IsZero() {
 		took := (at - sh.nanos(a.QueriedAt) + int64(queryAgeUnit) - 1) / int64(queryAgeUnit)
 		if took > math.MaxUint8 {

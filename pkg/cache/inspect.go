@@ -25,10 +25,11 @@ type Entry struct {
 	Type   uint16    // 0: all types, because the name does not exist
 	DO, CD bool      // flags of the questions it answers
 	Subnet []byte    // RFC 7871 option data; nil: none
+	Kept   bool      // the answer is kept, see Answer.Kept
 	State  Freshness // PrefetchDue: Lookup has returned that for it; never Absent
 	Rcode  int
 	Age    time.Duration // since it was stored
-	Left   time.Duration // until expiry; negative: since expiry
+	Left   time.Duration // until expiry, for a kept answer without further calls of Vouch; negative: since expiry
 	Hits   int           // since it was stored, 65535 at most
 	Size   int           // bytes in its log
 	Msg    []byte        // whole message with current TTLs; nil from Peek and Top
@@ -48,7 +49,7 @@ func (c *Cache) Inspect(name []byte, now time.Time) []Entry {
 			return
 		}
 		if room -= len(e.msg()); room >= 0 {
-			seen.Msg = e.currentAnswer(at)
+			seen.Msg = e.currentAnswer(s.age(e, at))
 		}
 		list = append(list, seen)
 	})
@@ -160,7 +161,8 @@ func (s *shard) walk(pos int, f func(off int, e entry) bool) (next int) {
 func (s *shard) publicEntry(e entry, at int64) Entry {
 	v := Entry{
 		Name: bytes.Clone(e.name()), Type: e.rrtype(), State: s.stateOf(e, at), Rcode: int(e.msg()[3] & 0x0f),
-		Age: time.Duration(max(0, at-e.stored())), Left: time.Duration(e.end() - at), Hits: int(e.hits()), Size: e.size(),
+		Kept: e.kept(),
+		Age:  time.Duration(max(0, at-e.stored())), Left: time.Duration(s.end(e) - at), Hits: int(e.hits()), Size: e.size(),
 	}
 	if tail := e.tail(); len(tail) > 0 {
 		v.DO, v.CD = wire.KeyFlags(tail[0])
@@ -184,10 +186,10 @@ func (s *shard) stateOf(e entry, at int64) Freshness {
 	return Expired
 }
 
-// currentAnswer returns the answer as the next client would get it, without rotating its addresses.
-func (e entry) currentAnswer(at int64) []byte {
+// currentAnswer returns the answer as the next client would get it at its age, without rotating its addresses.
+func (e entry) currentAnswer(age int64) []byte {
 	turn := binary.LittleEndian.Uint16(e[offRotation:])
-	msg := e.appendAnswer(nil, at)
+	msg := e.appendAnswer(nil, age)
 	binary.LittleEndian.PutUint16(e[offRotation:], turn)
 	return msg
 }

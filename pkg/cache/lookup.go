@@ -47,7 +47,7 @@ func (c *Cache) Lookup(key []byte, now time.Time, dst []byte) ([]byte, Freshness
 		if hits := e.touch(); found == Fresh && s.prefetchDue(e, hits, at) {
 			found = PrefetchDue
 		}
-		dst = e.appendAnswer(dst, at)
+		dst = e.appendAnswer(dst, s.age(e, at))
 	case StaleBackoff:
 		s.stats.Stale++
 		e.touch()
@@ -114,7 +114,7 @@ func (s *shard) state(e entry, at int64) Freshness {
 	if s.outdated(e) {
 		return Absent
 	}
-	overdue := at - e.end()
+	overdue := at - s.end(e)
 	failure := e[offFlags]&flagFailure != 0
 	switch {
 	case overdue < 0 && failure:
@@ -132,8 +132,14 @@ func (s *shard) state(e entry, at int64) Freshness {
 
 // outdated reports whether e predates its owner's last change.
 func (s *shard) outdated(e entry) bool {
-	tag := e.owner()
-	return tag != 0 && s.predatesChange(tag, e.queriedAt())
+	switch tag := e.owner(); {
+	case tag == 0:
+		return false
+	case e.kept():
+		return e.stored() <= s.owners[tag-1].Load()
+	default:
+		return s.predatesChange(tag, e.queriedAt())
+	}
 }
 
 // touch counts a use of e and returns the uses since it was stored.
@@ -152,7 +158,7 @@ func (e entry) touch() uint16 {
 // prefetchDue reports whether a fresh e should be refreshed. It returns true once per entry.
 func (s *shard) prefetchDue(e entry, hits uint16, at int64) bool {
 	due := s.prefetchHits.Load()
-	if due == 0 || uint32(hits) < due || e[offFlags]&flagPrefetched != 0 {
+	if due == 0 || uint32(hits) < due || e[offFlags]&(flagPrefetched|flagKept) != 0 {
 		return false
 	}
 	if float64(e.end()-at) >= float64(e.lifetime())*float64(s.prefetchRemaining.Load())/prefetchUnit {
@@ -179,7 +185,7 @@ func (c *Cache) LookupNXDomainCut(name []byte, floor int, flags byte, now time.T
 		if e := s.denialOfName(&k, at); e != nil {
 			s.stats.NXDomainCut++
 			e.touch()
-			dst = e.appendAnswer(dst, at)
+			dst = e.appendAnswer(dst, s.age(e, at))
 			s.mu.Unlock()
 			return dst, true
 		}
@@ -245,7 +251,7 @@ func (c *Cache) LookupStale(key []byte, now time.Time, dst []byte) ([]byte, bool
 	e, found := s.selectEntry(&k, at)
 	switch found {
 	case Fresh:
-		dst = e.appendAnswer(dst, at)
+		dst = e.appendAnswer(dst, s.age(e, at))
 	case Stale, StaleBackoff:
 		s.stats.Stale++
 		dst = e.appendStale(dst, s.staleTTL.Load())
@@ -312,6 +318,7 @@ type Answer struct {
 	// with equal RDATA length; a count below 2 means none.
 	RotateFirst, RotateCount int
 
+	Kept      bool      // stays fresh while it is vouched for, see Cache.Vouch; only with Owner
 	AllTypes  bool      // a denial of the question's name for all types; otherwise of its type alone
 	Owner     []byte    // name of the object that the answer depends on, for OwnerChanged; nil: none
 	QueriedAt time.Time // when upstream was queried; zero: when the answer is stored; used only with Owner
@@ -320,7 +327,7 @@ type Answer struct {
 // Put stores a under key, which must contain the name and type of its question and everything else
 // that answers depend on. It replaces an older answer and the denial of the name for all types. Put keeps
 // no reference to a or key. It counts and drops an answer that is too large, lives less than a second, answers type 0 alone,
-// has too long a key, or whose owner changed too recently.
+// has too long a key, or whose owner changed too recently. For a kept answer that is a change since it was received.
 func (c *Cache) Put(key []byte, a *Answer, now time.Time) {
 	k, at := c.key(key), c.nanos(now)
 	tag, queryAge, ok := c.owner(a, at)
@@ -346,6 +353,9 @@ func (c *Cache) Put(key []byte, a *Answer, now time.Time) {
 	}
 	if e != nil {
 		e.setOwner(tag, queryAge)
+		if a.Kept && tag != 0 {
+			e[offFlags] |= flagKept
+		}
 	}
 }
 
@@ -417,6 +427,7 @@ func (c *Cache) Expire(zone []byte, now time.Time) {
 			if !isWithin(e.name(), zone) {
 				return
 			}
+			s.unkeep(e)
 			if at < e.end() {
 				binary.LittleEndian.PutUint32(e[offLifetime:], uint32(max(0, at-e.stored())/int64(time.Second)))
 			}
@@ -460,8 +471,8 @@ func (sh *shared) notify(name []byte) {
 	}
 }
 
-// Validity returns how long Lookup will return the same fresh answer to the question of key: its age, and the time until it
-// expires or must be refreshed. It returns false without a fresh answer.
+// Validity returns how long Lookup will return the same fresh answer to the question of key: the age by which its TTLs are counted
+// down, and the time until it expires or must be refreshed, for a kept answer without further calls of Vouch. It returns false without a fresh answer.
 func (c *Cache) Validity(key []byte, now time.Time) (age, left time.Duration, ok bool) {
 	k, at := c.key(key), c.nanos(now)
 	s := c.lockShard(k.shardBits)
@@ -470,12 +481,12 @@ func (c *Cache) Validity(key []byte, now time.Time) (age, left time.Duration, ok
 	if found != Fresh {
 		return 0, 0, false
 	}
-	left = time.Duration(e.end() - at)
+	left = time.Duration(s.end(e) - at)
 	due := time.Duration(float64(e.lifetime()) * float64(s.prefetchRemaining.Load()) / prefetchUnit)
-	if s.prefetchHits.Load() != 0 && e[offFlags]&flagPrefetched == 0 && left > due {
+	if s.prefetchHits.Load() != 0 && e[offFlags]&(flagPrefetched|flagKept) == 0 && left > due {
 		left -= due
 	}
-	return time.Duration(at - e.stored()), left, true
+	return time.Duration(s.age(e, at)), left, true
 }
 
 // AddHits counts n uses of the answer to the question of key, for replies that were made from a copy of it.

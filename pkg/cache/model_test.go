@@ -29,6 +29,7 @@ type stored struct {
 	turn     int
 	rest     time.Time
 	failures int
+	kept     bool
 }
 
 // A model is a simple reference cache: a map without eviction, next to the cache under test. The cache
@@ -41,6 +42,7 @@ type model struct {
 	stale    cache.ServeStale
 	entries  map[string]*stored
 	events   map[uint16]time.Time // last change of each owner, by its place
+	vouched  [2]time.Time         // last call of Vouch for answers with records, and for denials
 	want     cache.Stats          // the counts that do not depend on what is evicted
 	added    uint64               // answers that came in under a key that was free
 	replaced uint64               // answers that another one took out
@@ -152,7 +154,7 @@ func (m *model) run(p choices) {
 
 func (m *model) step(op int, key []byte, p *choices) {
 	m.tb.Helper()
-	switch op % 32 {
+	switch op % 36 {
 	case 0, 1, 2, 3, 4, 5, 6, 7:
 		m.put(key, p.next(), p.next(), p.next())
 	case 8, 9:
@@ -175,6 +177,18 @@ func (m *model) step(op int, key []byte, p *choices) {
 		m.setStale(p.next())
 	case 29:
 		m.remove(key)
+	case 32, 33:
+		m.vouch(op%36 == 32)
+	case 34:
+		m.c.Unkeep(key)
+		for _, key := range [][]byte{key, denialKeyOf(key)} {
+			m.unkeep(m.entries[string(key)])
+		}
+	case 35:
+		m.c.UnkeepAll()
+		for _, e := range m.entries {
+			m.unkeep(e)
+		}
 	case 30:
 		switch choice := p.next(); {
 		case choice < 96:
@@ -245,6 +259,7 @@ func FuzzCache(f *testing.F) {
 	f.Add([]byte{5, 0, 1, 4, 2, 3, 10, 1, 20, 1, 0, 22, 0, 30, 8, 1, 4, 10, 1, 22, 0, 20, 8, 1, 4})  // denied, failed twice
 	f.Add([]byte{14, 27, 0, 6, 28, 0, 7, 0, 9, 18, 4, 1, 10, 9, 22, 0, 200, 10, 9, 31, 0, 0, 10, 9}) // due, resized
 	f.Add([]byte{3, 0, 60, 1, 4, 1, 26, 60, 0, 10, 60, 0, 60, 1, 4, 1, 22, 0, 20, 0, 60, 1, 4, 1, 30, 60, 0})
+	f.Add([]byte{3, 0, 60, 128, 2, 1, 22, 0, 60, 10, 60, 32, 0, 22, 0, 49, 10, 60, 22, 0, 2, 10, 60, 35, 0, 10, 60}) // kept, then not
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) == 0 || len(data) > 1024 {
 			return

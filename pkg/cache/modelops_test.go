@@ -42,9 +42,9 @@ func (m *model) state(e *stored, now time.Time) cache.Freshness {
 	if e == nil {
 		return cache.Absent
 	}
-	late := now.Sub(e.at.Add(e.life))
+	late := now.Sub(m.end(e))
 	switch {
-	case m.outdated(e.answer.Owner, e.asked):
+	case m.outdated(e):
 		return cache.Absent
 	case late < 0 && e.failure:
 		return cache.Failed
@@ -59,13 +59,69 @@ func (m *model) state(e *stored, now time.Time) cache.Freshness {
 	}
 }
 
-// outdated reports whether an answer queried at a time may predate its owner's last change.
-func (m *model) outdated(owner []byte, asked time.Time) bool {
-	if owner == nil {
+// outdated reports whether an answer may predate its owner's last change.
+func (m *model) outdated(e *stored) bool {
+	if e.answer.Owner == nil {
 		return false
 	}
-	event, ok := m.events[m.c.Tag(owner)]
-	return ok && asked.Before(event.Add(time.Second))
+	event, ok := m.events[m.c.Tag(e.answer.Owner)]
+	if e.kept {
+		return ok && !e.at.After(event)
+	}
+	return ok && e.asked.Before(event.Add(time.Second))
+}
+
+// vouchedAt returns the last call of Vouch for e.
+func (m *model) vouchedAt(e *stored) time.Time {
+	if e.answer.Msg[6]|e.answer.Msg[7] == 0 {
+		return m.vouched[1]
+	}
+	return m.vouched[0]
+}
+
+func (m *model) vouch(denials bool) {
+	m.c.Vouch(m.now, denials)
+	m.vouched[0] = m.now
+	if denials {
+		m.vouched[1] = m.now
+	}
+}
+
+// end returns when e expires.
+func (m *model) end(e *stored) time.Time {
+	end := e.at.Add(e.life)
+	if kept := m.vouchedAt(e).Add(max(5*time.Second, e.life)); e.kept && kept.After(end) {
+		return kept
+	}
+	return end
+}
+
+// age returns the age by which the TTLs of e are counted down.
+func (m *model) age(e *stored, now time.Time) time.Duration {
+	from := e.at
+	if vouched := m.vouchedAt(e); e.kept {
+		if now.Sub(vouched) < 5*time.Second {
+			return 0
+		}
+		if vouched.After(from) {
+			from = vouched
+		}
+	}
+	return max(0, now.Sub(from))
+}
+
+// unkeep makes e ordinary; nil: there is none.
+func (m *model) unkeep(e *stored) {
+	if e == nil || !e.kept {
+		return
+	}
+	if !m.outdated(e) {
+		if vouched := m.vouchedAt(e); vouched.After(e.at) {
+			e.at, e.asked = vouched, vouched
+		}
+		e.rest = time.Time{}
+	}
+	e.kept = false
 }
 
 func (m *model) changed(key []byte, ago int) {
@@ -90,6 +146,7 @@ func (m *model) put(key []byte, shape, life, more int) {
 	m.tb.Helper()
 	lives := []int{1, 2, 5, 7, 30, 100, 300, 0}
 	a := m.answer(key, shape, time.Duration(lives[life%len(lives)])*time.Second)
+	a.Kept = shape >= 128
 	a.Owner, a.QueriedAt = ownerOf(nameOf(key)), m.now.Add(-time.Duration(more)*200*time.Millisecond/3)
 	if more%7 == 0 {
 		a.QueriedAt = time.Time{} // just now
@@ -109,7 +166,8 @@ func (m *model) put(key []byte, shape, life, more int) {
 		a.Msg[6], a.Msg[7] = 0, 0
 	}
 	e := &stored{answer: a, at: m.now, asked: m.now, life: a.Lifetime}
-	if !a.QueriedAt.IsZero() {
+	e.kept = a.Kept && a.Owner != nil
+	if !a.QueriedAt.IsZero() && !e.kept {
 		e.asked = m.now.Add(-(m.now.Sub(a.QueriedAt) + 100*time.Millisecond - 1).Truncate(100 * time.Millisecond))
 	}
 	had := map[string]bool{}
@@ -118,7 +176,7 @@ func (m *model) put(key []byte, shape, life, more int) {
 	}
 	m.c.Put(key, a, m.now)
 	switch {
-	case a.Owner != nil && (m.now.Sub(e.asked) > 25500*time.Millisecond || m.outdated(a.Owner, e.asked)):
+	case a.Owner != nil && (m.now.Sub(e.asked) > 25500*time.Millisecond || m.outdated(e)):
 		m.want.Outdated++
 		return
 	case typeOf(target) == 0 && !a.AllTypes:
@@ -273,7 +331,7 @@ func (m *model) lookup(key []byte, late time.Duration) {
 		m.want.Misses++
 		switch {
 		case e == nil:
-		case m.outdated(e.answer.Owner, e.asked):
+		case m.outdated(e):
 			m.want.Invalidated++
 		default:
 			m.want.Expired++
@@ -301,7 +359,7 @@ func (m *model) lookup(key []byte, late time.Duration) {
 // compare checks got, the answer of e to the question of key.
 func (m *model) compare(e *stored, key []byte, stale bool, now time.Time, got []byte) {
 	m.tb.Helper()
-	want := e.asOf(now)
+	want := e.asOf(m.age(e, now))
 	if stale {
 		for _, off := range e.answer.TTLs {
 			binary.BigEndian.PutUint32(want[off:], uint32(m.stale.TTL/time.Second))
@@ -406,6 +464,7 @@ func (m *model) expire(zone []byte) {
 		if !below(nameOf([]byte(key)), zone) {
 			continue
 		}
+		m.unkeep(e)
 		if age := max(0, m.now.Sub(e.at)); age < e.life {
 			e.life = age.Truncate(time.Second)
 		}
@@ -421,17 +480,17 @@ func (m *model) freshness(e *stored, now time.Time) cache.Freshness {
 		return cache.Failed
 	}
 	left := e.life - now.Sub(e.at)
-	if m.prefetch.Hits <= 0 || e.hits < m.prefetch.Hits || e.due || float64(left) >= float64(e.life)*min(1, max(0, m.prefetch.Remaining)) {
+	if e.kept || m.prefetch.Hits <= 0 || e.hits < m.prefetch.Hits || e.due || float64(left) >= float64(e.life)*min(1, max(0, m.prefetch.Remaining)) {
 		return cache.Fresh
 	}
 	e.due = true
 	return cache.PrefetchDue
 }
 
-// asOf returns the answer as Lookup returns it now.
-func (e *stored) asOf(now time.Time) []byte {
+// asOf returns the answer as Lookup returns it at an age.
+func (e *stored) asOf(since time.Duration) []byte {
 	msg := append([]byte(nil), e.answer.Msg...)
-	age := uint32(max(0, now.Sub(e.at)) / time.Second)
+	age := uint32(since / time.Second)
 	for _, off := range e.answer.TTLs {
 		ttl := binary.BigEndian.Uint32(msg[off:])
 		binary.BigEndian.PutUint32(msg[off:], ttl-min(ttl, age))

@@ -265,7 +265,7 @@ func (s *shard) disposable(e entry) bool {
 
 // dropEvicted removes the entry at off from the index and counts the reason.
 func (s *shard) dropEvicted(off int, e entry) {
-	if s.now < e.end() && !s.outdated(e) {
+	if s.now < s.end(e) && !s.outdated(e) {
 		s.stats.Evictions++
 	} else {
 		s.stats.Expirations++
