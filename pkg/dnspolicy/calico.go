@@ -166,11 +166,12 @@ func (c calicoEngine) decidePolicy(p *policy, rest, next result, f *flow, d dire
 
 // either is one result if a condition holds, the other if it does not, and what both have in common if that is unknown.
 func either(condition Verdict, then, otherwise result) result {
-	switch {
-	case condition == Allowed:
+	switch condition {
+	case Allowed:
 		return then
-	case condition == Denied:
+	case Denied:
 		return otherwise
+	case Unknown:
 	}
 	verdict := then.verdict
 	if verdict != otherwise.verdict {
