@@ -172,3 +172,47 @@ func TestOldServer(t *testing.T) {
 		})
 	}
 }
+
+// TestVersions compares servers by what they have applied: Newest is that of objects, and UpTo that up to which nothing is missing.
+func TestVersions(t *testing.T) {
+	withHarness(t, func(w *harness) {
+		first := w.server.Put(serviceObject("web", "10.0.0.1"))
+		w.server.Put(namespaceObject("later")) // newer, of another kind
+		w.start()
+		want := func(when string, newest, upTo uint64) {
+			t.Helper()
+			if k := w.kind(zone.Services); k.Newest != newest || k.UpTo < upTo {
+				t.Errorf("%s: newest %d, up to %d, want %d, at least %d", when, k.Newest, k.UpTo, newest, upTo)
+			}
+		}
+		want("after the list", first, first)
+		second := w.server.Put(serviceObject("web", "10.0.0.2"))
+		w.pass(settleTime)
+		want("after an event", second, second)
+		gone := w.server.Delete(serviceObject("web", ""))
+		w.pass(settleTime)
+		want("after a deletion", gone, gone)
+		other := w.server.Put(namespaceObject("other"))
+		w.pass(3 * time.Minute)
+		want("after a bookmark", gone, other)
+		w.server.Rewind(second)
+		w.pass(5 * time.Minute)
+		if k := w.kind(zone.Services); k.Newest > second || k.UpTo >= other {
+			t.Errorf("after the history was rolled back to %d: newest %d, up to %d", second, k.Newest, k.UpTo)
+		}
+	})
+}
+
+// TestVersionsOfNamespaces has a watch for each namespace: what both have, and the newest of any.
+func TestVersionsOfNamespaces(t *testing.T) {
+	withHarness(t, func(w *harness) {
+		w.config.Namespaces = []string{"shop", "default"}
+		w.start()
+		before := w.kind(zone.Services)
+		newest := w.server.Put(serviceObject("web", "10.0.0.1"))
+		w.pass(settleTime)
+		if k := w.kind(zone.Services); k.Newest != newest || k.UpTo != before.UpTo {
+			t.Errorf("newest %d, up to %d, want %d, %d", k.Newest, k.UpTo, newest, before.UpTo)
+		}
+	})
+}
