@@ -70,10 +70,10 @@ func TestChanges(t *testing.T) {
 			nil, []string{"a.b.c." + web}, func(h *harness) { h.put("web", "10.0.0.7") }, "push -a.b.c." + web,
 		},
 		"the name above the first Service of a namespace": {
-			nil, []string{"shop.svc.cluster.local"}, func(h *harness) { h.put("web", "10.0.0.7") }, "push -shop.svc.cluster.local",
+			func(*harness) {}, []string{"shop.svc.cluster.local"}, func(h *harness) { h.put("web", "10.0.0.7") }, "push -shop.svc.cluster.local",
 		},
 		"the name of a Namespace that is added": {
-			nil, []string{"shop.svc.cluster.local"}, func(h *harness) { h.store.PutNamespace("shop", time.Now()) }, "push -shop.svc.cluster.local",
+			func(*harness) {}, []string{"shop.svc.cluster.local"}, func(h *harness) { h.store.PutNamespace("shop", time.Now()) }, "push -shop.svc.cluster.local",
 		},
 		"names in a Namespace that is removed": {
 			func(h *harness) {
@@ -110,7 +110,7 @@ func TestChanges(t *testing.T) {
 			"push -" + web + " +" + web + " A 10.1.0.0 +" + web + " A 10.1.0.1 +" + web + " SRV 0 50 80 web-0." + web + ". +" + web + " SRV 0 50 80 web-1." + web + ".",
 		},
 		"a set larger than a message: the removal alone": {
-			nil, []string{web}, func(h *harness) { headless(h, 2000) }, "push -" + web,
+			func(h *harness) { headless(h, 0) }, []string{web}, func(h *harness) { headless(h, 2000) }, "push -" + web,
 		},
 		"an alias to another zone": {
 			nil, []string{web}, func(h *harness) { h.alias("web", "www.example.com") }, "push -" + web + " +" + web + " CNAME www.example.com.",
@@ -143,7 +143,7 @@ func TestChanges(t *testing.T) {
 			"push -web.shop.svc.clusterset.local +web.shop.svc.clusterset.local A 10.0.0.7",
 		},
 		"the namespace of a cluster set": {
-			nil, []string{"shop.svc.clusterset.local"}, func(h *harness) { h.store.PutNamespace("shop", time.Now()) }, "push -shop.svc.clusterset.local",
+			func(*harness) {}, []string{"shop.svc.clusterset.local"}, func(h *harness) { h.store.PutNamespace("shop", time.Now()) }, "push -shop.svc.clusterset.local",
 		},
 	}
 	for label, tt := range tests {
@@ -151,7 +151,9 @@ func TestChanges(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				h := newHarness(t)
-				if tt.before != nil {
+				if tt.before == nil {
+					h.put("first", "10.0.9.9") // of its namespace: that changes once
+				} else {
 					tt.before(h)
 				}
 				h.run(t)

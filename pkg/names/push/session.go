@@ -26,6 +26,7 @@ type Session struct {
 	ended         bool
 	subscriptions map[uint16]subscription
 	marked        map[*name]struct{} // names to push
+	full          time.Time          // until when it gets no memory: who asks again at once must not make the server search again
 	waits         time.Time          // since when marked names wait for the client to read; zero: they do not
 }
 
@@ -200,7 +201,7 @@ const (
 
 // admit decides about a subscription. If there is no memory for it, it may end a session of a client that has more.
 func (c *Session) admit(id uint16, named string, sub subscription) admission {
-	s := c.server
+	s, now := c.server, c.server.cfg.Now()
 	s.mu.Lock()
 	sub.name = s.index.names[named]
 	_, used := c.subscriptions[id]
@@ -212,9 +213,11 @@ func (c *Session) admit(id uint16, named string, sub subscription) admission {
 	case len(c.subscriptions) >= MaxSubscriptions:
 		verdict = tooMany
 	case s.index.bytes+s.index.cost(named) <= s.cfg.Budget():
+	case now.Before(c.full):
+		verdict = noMemory
 	default:
 		if victim = s.victimLocked(c); victim == nil {
-			verdict = noMemory
+			verdict, c.full = noMemory, now.Add(fullDelay)
 		} else {
 			s.dropLocked(victim)
 			s.stats.Ended.Memory++
