@@ -132,6 +132,20 @@ func TestMemorySessions(t *testing.T) {
 	}
 }
 
+// With subscribers, sessions have twice the memory, and subscriptions a quarter.
+func TestMemoryPush(t *testing.T) {
+	t.Parallel()
+	cfg := config.Default(config.Resolver)
+	cfg.Limits.TCPSessions, cfg.Limits.TCPPerClient = 8192, 128
+	cfg.Push.Clients = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	s := shareOut(512*mib, 2, &cfg)
+	all, _ := s.Sessions(&cfg.Limits)
+	assert.Equal(t, "sessions", int(s.goLimit/4/(16<<10)), all)
+	assert.Equal(t, "bytes of subscriptions", s.goLimit/4, s.Push())
+	s = shareOut(0, 2, &cfg)
+	assert.Equal(t, "without a limit", int64(256*mib), s.Push())
+}
+
 // A heap near its limit is a problem, too, such as one filled by the cluster's names.
 func TestHeapNearLimit(t *testing.T) {
 	t.Parallel()
