@@ -83,6 +83,11 @@ func fallbackKeys(c *config.Config) any {
 	return []any{usesFallback(c), c.Intercept.Fallback, c.Cluster.Central}
 }
 
+// pushKeys decide about the answers of the cluster's names, and who may subscribe to them.
+func pushKeys(c *config.Config) any {
+	return []any{c.ClusterDomain, c.Cluster, c.Push, c.Hosts, c.Templates, c.Rewrite, c.Etcd, c.Forward}
+}
+
 // usesFallback reports whether any route may use the fallback.
 func usesFallback(c *config.Config) bool {
 	return slices.ContainsFunc(c.Forward, func(r config.Route) bool { return !r.NoFallback })

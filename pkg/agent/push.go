@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dso"
 	"github.com/nodecache/node-cache/pkg/names/push"
 	"github.com/nodecache/node-cache/pkg/names/zone"
@@ -26,11 +25,6 @@ func newPush(a *Agent) *push.Server {
 		Budget: func() int64 { return a.memory.Share().Push() },
 		Now:    time.Now,
 	})
-}
-
-// pushKeys returns the keys that decide about the answers of the cluster's names, and who may subscribe to them.
-func pushKeys(c *config.Config) any {
-	return []any{c.ClusterDomain, c.Cluster, c.Push, c.Hosts, c.Templates, c.Rewrite, c.Etcd, c.Forward}
 }
 
 // A statefulServer makes the sessions of the TCP servers those of the subscriptions.

@@ -342,6 +342,15 @@ func checkCluster(d *decoder, c *Cluster) {
 		"list the secondary servers", "cluster.transferTo")
 }
 
+// checkPush reports clients that would subscribe to names that another server answers too: nothing is known of its changes.
+func checkPush(d *decoder, c *Config) {
+	set := len(c.Push.Clients) > 0
+	d.check(set && c.Cluster.Resolver != ResolverLocal, "push.clients", "a list: needs cluster.resolver: local, which is "+c.Cluster.Resolver,
+		"leave it out, or set it for node-cache resolver", "cluster.resolver")
+	d.check(set && c.Cluster.Resolver == ResolverLocal && c.Cluster.Central.IsSet(), "push.clients", "a list: not with cluster.central",
+		"set it for node-cache resolver: its zone is the only source of the cluster's names", "cluster.central")
+}
+
 // checkCentral reports a central resolver that is missing or named twice.
 func checkCentral(d *decoder, c *Cluster) {
 	checkTogether(d, "cluster.central.service", "cluster.central.addresses",

@@ -34,7 +34,7 @@ func TestJourneys(t *testing.T) {
 		"A hit over UDP":                     {"hit", "idle", 12},
 		"A miss, asked of a resolver by TCP": {"miss", "idle", 30},
 		"A reload":                           {"reload", "idle", 28},
-		"An event of the API server":         {"event", "calm", 24},
+		"An event of the API server":         {"event", "calm", 25},
 	} {
 		page := listed(t, "../../docs/journeys.md", heading)
 		first, second, third := ran[journey.name+"0"], ran[journey.name+"1"], ran[journey.name+"2"]
