@@ -87,7 +87,7 @@ func (d *responseBuilder) validateAndStore(f *inFlight, answer *wire.Message) er
 			return errInconclusive
 		}
 	}
-	d.msg, d.source = answer.Raw, SourceUpstream
+	d.msg, d.source, d.answer.Kept = answer.Raw, SourceUpstream, answer.Kept
 	if !f.route.NoStore {
 		d.store(f, life)
 	}

@@ -189,6 +189,16 @@ func (p *Pool) reapDrained() {
 	}
 }
 
+// Healthy returns the servers that are expected to answer, without last resorts.
+func (p *Pool) Healthy() (list []Server) {
+	for _, e := range p.currentSnapshot().primary() {
+		if e.healthy() {
+			list = append(list, Server{Addr: e.Addr, Far: e.far})
+		}
+	}
+	return list
+}
+
 // Empty reports whether the pool has no upstream. It costs an atomic load, except for the first call after a change.
 func (p *Pool) Empty() bool { return len(p.currentSnapshot().all) == 0 }
 

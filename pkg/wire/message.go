@@ -38,6 +38,7 @@ type Message struct {
 	Raw     []byte   // header to last record, without trailing bytes
 	Records []Record // all but the OPT record, in order
 	Server  string   // upstream that sent the message, such as udp://192.0.2.1:53; empty after Parse
+	Kept    bool     // its server reports changes of it, see cache.Answer; false after Parse
 
 	qend       int // offset after the question
 	opt        int // offset of the OPT record, 0: none
@@ -52,7 +53,7 @@ type Message struct {
 // record outside the additional section, an address of the wrong size, invalid RDATA of a type that
 // contains names, or a pointer to anything but an earlier name.
 func (m *Message) Parse(msg []byte) error {
-	m.Raw, m.Records, m.Server = nil, m.Records[:0], ""
+	m.Raw, m.Records, m.Server, m.Kept = nil, m.Records[:0], "", false
 	m.opt, m.optEnd, m.labelSteps = 0, 0, 0
 	if len(msg) < HeaderLen || len(msg) > MaxMessage || binary.BigEndian.Uint16(msg[4:]) != 1 {
 		return ErrMalformed
