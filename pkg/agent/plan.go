@@ -120,7 +120,7 @@ func (r *generation) planRoutes() (list []resolve.Route) {
 		if !slices.ContainsFunc(r.cluster.Domains, func(domain []byte) bool { return bytes.Equal(suffix, domain) }) {
 			ttl = resolve.TTLs{Max: min(ttl.Max, otherCentralTTL), Negative: min(ttl.Negative, otherCentralTTL)}
 		}
-		list = append(list, resolve.Route{Suffix: suffix, Upstream: r.cluster.Central, Exact: true, TTL: ttl})
+		list = append(list, resolve.Route{Suffix: suffix, Upstream: r.cluster.Asker(), Exact: true, TTL: ttl})
 	}
 	for _, special := range r.special {
 		if !slices.ContainsFunc(list, func(route resolve.Route) bool { return bytes.Equal(route.Suffix, special.Zone) }) {

@@ -119,6 +119,7 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 	a.builder.clusters = &cluster.Maker{
 		Version: a.options.Version, Pool: a.builder.poolConfig, Memory: a.memory, Now: time.Now, Log: a.log,
 		Observer: &storeObserver{kernel: &a.kernel, push: a.push, running: &a.running},
+		Cache:    func() *cache.Cache { return a.running.Load().cache },
 		TargetChanged: func() {
 			a.node.TargetChanged()
 			a.kernel.update()

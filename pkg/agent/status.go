@@ -173,13 +173,14 @@ func (a *Agent) sample() metrics.Sample {
 			LastSuccess: time.Unix(0, a.config.lastSuccess.Load()),
 			Panics:      a.builder.panics.Load(),
 		},
-		Source:   configsource.Status{Kind: configsource.KindNone, Reachable: true},
-		Handover: a.handover.stats(),
-		Zone:     r.cluster.Held(),
-		Watch:    r.cluster.SourceStats(),
-		Kernel:   a.kernel.status(),
-		Admin:    a.servers.admin.Stats(),
-		Reviews:  a.servers.tls.stats(),
+		Source:    configsource.Status{Kind: configsource.KindNone, Reachable: true},
+		Handover:  a.handover.stats(),
+		Zone:      r.cluster.Held(),
+		Watch:     r.cluster.SourceStats(),
+		Subscribe: r.cluster.PushStats(),
+		Kernel:    a.kernel.status(),
+		Admin:     a.servers.admin.Stats(),
+		Reviews:   a.servers.tls.stats(),
 	}
 	if index := r.cluster.Pods; index != nil {
 		s.Pods = index.Namespaces()

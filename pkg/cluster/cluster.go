@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/memory"
@@ -19,7 +21,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/names/tsig"
 	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/pods"
+	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/snapshot"
+	"github.com/nodecache/node-cache/pkg/subscribe"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
@@ -38,8 +42,9 @@ type Cluster struct {
 	Endpoints *upstream.Service // endpoints of the central resolver's Service; nil: not watched
 	// ServiceExcluded is whether that Service has Calico's annotation by which its packets stay as they are; nil: it is not watched.
 	ServiceExcluded *atomic.Bool
-	Central         *upstream.Pool // nil: there is no central resolver
-	CentralZones    [][]byte       // zones that Central answers, in canonical wire form
+	Central         *upstream.Pool    // nil: there is no central resolver
+	Push            *subscribe.Client // asks Central on a session that reports changes; nil: off
+	CentralZones    [][]byte          // zones that Central answers, in canonical wire form
 
 	Keys     *tsig.Keys       // TSIG keys of the secondary servers; nil: none
 	Notifier *notify.Notifier // notifies the secondary servers; nil: no client may transfer the zones
@@ -68,6 +73,7 @@ type Maker struct {
 	Observer zone.Observer // observes all stores
 	// TargetChanged is called when the endpoints of the central resolver, or the addresses of its Service, have changed.
 	TargetChanged func()
+	Cache         func() *cache.Cache // the cache in use
 	Now           func() time.Time
 	Log           *slog.Logger
 }
@@ -85,17 +91,22 @@ func (m *Maker) New(cfg *config.Config, old *Cluster, oldConfig *config.Config) 
 	kept := old.Domains != nil
 	if kept && sameSource(&cfg.Cluster, &oldConfig.Cluster) && samePods(cfg, oldConfig) {
 		*c = *old
-		c.Domains, c.setDomain, c.Central, c.CentralZones, c.Keys, c.Notifier = domains, setDomain, nil, nil, nil, nil
+		c.Domains, c.setDomain, c.Central, c.Push, c.CentralZones, c.Keys, c.Notifier = domains, setDomain, nil, nil, nil, nil, nil
 	} else if err := m.makeSource(c, cfg); err != nil {
 		return nil, err
 	}
-	c.setOwner()
+	c.setOwner(cfg.Cluster.Central.Push)
 	switch {
 	case !cfg.Cluster.Central.IsSet(), cfg.Cluster.Resolver == config.ResolverNone:
 	case kept && c.Endpoints == old.Endpoints && sameCentral(&cfg.Cluster.Central, &oldConfig.Cluster.Central):
 		c.Central = old.Central
 	default:
 		err = m.makeCentral(c, cfg)
+	}
+	if err == nil && c.Central != nil && cfg.Cluster.Central.Push {
+		if c.Push = old.Push; c.Push == nil || c.Central != old.Central || !sameDomains(c, old) || cfg.Cluster.StaleAfter != oldConfig.Cluster.StaleAfter {
+			c.Push = m.newPush(c, cfg)
+		}
 	}
 	if err == nil && c.Central != nil {
 		c.CentralZones, err = c.zonesOfCentral(cfg)
@@ -140,9 +151,27 @@ func clusterDomains(cfg *config.Config) (domains [][]byte, set []byte, err error
 	return domains, set, err
 }
 
-// setOwner sets c.Owner for the domains of c, if changes are watched.
-func (c *Cluster) setOwner() {
-	if c.Events == nil {
+func sameDomains(a, b *Cluster) bool { return slices.EqualFunc(a.Domains, b.Domains, bytes.Equal) }
+
+// newPush returns the client that subscribes to what c's central resolver is asked for.
+func (m *Maker) newPush(c *Cluster, cfg *config.Config) *subscribe.Client {
+	return subscribe.New(subscribe.Config{
+		Cache: m.Cache, Owner: c.Owner, Pool: c.Central, Servers: c.Central.Healthy, Open: c.Central.Open, MaxAge: cfg.Cluster.StaleAfter,
+		Now: m.Now, Log: m.Log,
+	})
+}
+
+// Asker returns what asks the central resolver.
+func (c *Cluster) Asker() resolve.Asker {
+	if c.Push != nil {
+		return c.Push
+	}
+	return c.Central
+}
+
+// setOwner sets c.Owner for the domains of c, if changes are watched or reported.
+func (c *Cluster) setOwner(reported bool) {
+	if c.Owner = nil; c.Events == nil && !reported {
 		return
 	}
 	domains := c.Domains
@@ -213,6 +242,9 @@ func (c *Cluster) Parts() (list []Part) {
 	}
 	if c.Central != nil {
 		list = append(list, c.Central)
+	}
+	if c.Push != nil {
+		list = append(list, c.Push)
 	}
 	if c.Keys != nil {
 		list = append(list, c.Keys)

@@ -29,7 +29,7 @@ func TestClusterSetEvents(t *testing.T) {
 	assert.NoError(t, err)
 	c := &Cluster{Domains: domains[:1], setDomain: domains[1]}
 	m.makeStore(c, &config.Cluster{Resolver: config.ResolverLocal, ClusterSet: "clusterset.local."})
-	c.setOwner()
+	c.setOwner(false)
 	now := time.Now()
 	web := zone.Service{Namespace: "shop", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.97.0.1")}, TTL: -1}
 	db := zone.Slice{Namespace: "shop", Name: "db-east", Service: "db", Cluster: "east", Endpoints: []zone.Endpoint{{

@@ -9,6 +9,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dso"
 	"github.com/nodecache/node-cache/pkg/names/zone"
+	"github.com/nodecache/node-cache/pkg/subscribe"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
 
@@ -62,6 +63,14 @@ func (c *Cluster) View(now time.Time) dso.View {
 	return v
 }
 
+// PushStats returns the state of the session that reports changes; nil: there is none.
+func (c *Cluster) PushStats() *subscribe.Stats {
+	if c.Push == nil {
+		return nil
+	}
+	return new(c.Push.Stats())
+}
+
 // Status describes the cluster of cfg. It returns nil without one.
 func (c *Cluster) Status(cfg *config.Config, stats *watch.Stats, now time.Time) *status.Cluster {
 	if c.Domains == nil {
@@ -100,6 +109,7 @@ func (c *Cluster) Status(cfg *config.Config, stats *watch.Stats, now time.Time) 
 		service := cfg.Cluster.Central.Service.String()
 		s.Central = &status.Central{
 			Service: service, InSync: service == "" || stats.ServiceWatch.Synced, Endpoints: status.ServersOf(c.Central.Stats()),
+			Push: c.PushStats(),
 		}
 	}
 	return s

@@ -259,6 +259,9 @@ type Central struct {
 	Addresses []netip.AddrPort `yaml:"addresses" format:"server"`
 	// TCP connections to each server.
 	Connections int `yaml:"connections" min:"1" max:"16"`
+	// `on`: a server reports changes of the names that it is asked for, with `central` (docs/push.md). `off`: answers live by
+	// their TTL.
+	Push bool `yaml:"push" words:"off,on"`
 	// The certificates of the servers. With serverName they are asked over TLS (RFC 7858).
 	CentralTLS `yaml:"tls"`
 }

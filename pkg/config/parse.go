@@ -358,6 +358,10 @@ func checkCentral(d *decoder, c *Cluster) {
 		"the endpoints of the service are followed: keep the addresses only where there is no service")
 	d.check(c.Central.CA != "" && c.Central.ServerName == "", "cluster.central.tls.ca", "a file: needs cluster.central.tls.serverName",
 		"set the name in the certificates too", "cluster.central.tls.serverName")
+	d.check(c.Central.Push && c.Resolver != ResolverCentral, "cluster.central.push",
+		"on: needs cluster.resolver: central, which is "+c.Resolver, "leave it out: this process knows of the changes itself", "cluster.resolver")
+	checkTogether(d, "cluster.central.push", "cluster.invalidate", c.Central.Push, c.Invalidate,
+		"push reports the changes of Services too, and needs no watch of them")
 	d.check(c.Resolver == ResolverCentral && !c.Central.IsSet(), "cluster.resolver",
 		`"central": needs cluster.central.service or cluster.central.addresses`,
 		"say who is asked, like central: {service: kube-system/kube-dns}", "cluster.central")

@@ -35,7 +35,7 @@ type Config struct {
 	Owner   func(name []byte) []byte // the end of name that names its object, see zone.Owner; nil: its changes are not reported
 	Pool    Asker                    // asks any server
 	Servers func() []upstream.Server // the servers that a session may be opened to
-	Dial    func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
+	Open    func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
 	MaxAge  time.Duration // denials live by their TTL if the server's view is older
 	Now     func() time.Time
 	Log     *slog.Logger

@@ -97,7 +97,7 @@ func (c *Client) setWhy(why string) {
 func (c *Client) hold(ctx context.Context, addr netip.AddrPort) (pause time.Duration, err error) {
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	conn, err := c.cfg.Dial(dialing, "tcp", addr)
+	conn, err := c.cfg.Open(dialing, addr)
 	if err != nil {
 		c.setWhy(err.Error())
 		return 0, err

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -197,6 +198,25 @@ func (p *Pool) Healthy() (list []Server) {
 		}
 	}
 	return list
+}
+
+// Open opens a connection to one of the servers, like those for queries: over TLS where the server is asked so.
+func (p *Pool) Open(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+	all := p.currentSnapshot().all
+	i := slices.IndexFunc(all, func(e *endpoint) bool { return e.Addr == addr })
+	if i < 0 {
+		return nil, ErrNoUpstream
+	}
+	conn, err := p.Dial(ctx, "tcp", addr)
+	if err != nil || all[i].conns.tlsClient == nil {
+		return conn, err
+	}
+	secured, err := all[i].conns.tlsClient.handshake(ctx, conn)
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return secured, nil
 }
 
 // Empty reports whether the pool has no upstream. It costs an atomic load, except for the first call after a change.

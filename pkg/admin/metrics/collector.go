@@ -29,6 +29,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/snapshot"
+	"github.com/nodecache/node-cache/pkg/subscribe"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
@@ -54,6 +55,7 @@ type Sample struct {
 	Memory          status.Memory
 	Routes          []Route                 // zones are distinct
 	Zone            *zone.Stats             // the names of the cluster
+	Subscribe       *subscribe.Stats        // session with the central resolver that reports changes; nil: off
 	Watch           *watch.Stats            // watches of objects and of the central resolver's endpoints
 	Link            *netif.Stats            // the link of the listen addresses
 	Intercept       *intercept.Stats        // lease and rules
@@ -115,7 +117,7 @@ func New(read func() Sample) *Collector {
 func families() []family {
 	t := &table{}
 	t.addAll(&Sample{
-		Static: &localdata.Stats{}, Block: &blocklist.Stats{}, Etcd: &etcd.Stats{}, Dnstap: &dnstap.Stats{}, Notify: &notify.Stats{}, Push: &push.Stats{}, Reviews: &secure.Stats{}, Snapshot: &snapshot.Stats{}, Zone: &zone.Stats{}, Watch: &watch.Stats{},
+		Static: &localdata.Stats{}, Block: &blocklist.Stats{}, Etcd: &etcd.Stats{}, Dnstap: &dnstap.Stats{}, Notify: &notify.Stats{}, Push: &push.Stats{}, Reviews: &secure.Stats{}, Snapshot: &snapshot.Stats{}, Zone: &zone.Stats{}, Watch: &watch.Stats{}, Subscribe: &subscribe.Stats{},
 		Link: &netif.Stats{}, Intercept: &intercept.Stats{}, Pods: map[string]*pods.Counts{}, Handover: &handover.Stats{}, Kernel: &status.Kernel{},
 	}, nil)
 	return t.families

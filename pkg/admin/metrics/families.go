@@ -54,6 +54,9 @@ func (t *table) addAll(s *Sample, upstreams []upstreamSeries) {
 		t.addWatch(s.Watch)
 		t.addCentral(s.Watch, s.Routes)
 	}
+	if s.Subscribe != nil {
+		t.addSubscribe(s.Subscribe)
+	}
 	if s.Link != nil {
 		t.addLink(s.Link)
 	}

@@ -35,6 +35,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/snapshot"
+	"github.com/nodecache/node-cache/pkg/subscribe"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
@@ -94,6 +95,7 @@ func TestEveryFieldIsASeries(t *testing.T) {
 	tryFields(try, "dnstap.Stats", *d.Dnstap, func(s *metrics.Sample, v dnstap.Stats) { s.Dnstap = &v })
 	tryFields(try, "notify.Stats", *d.Notify, func(s *metrics.Sample, v notify.Stats) { s.Notify = &v }, "Servers")
 	tryFields(try, "push.Stats", *d.Push, func(s *metrics.Sample, v push.Stats) { s.Push = &v })
+	tryFields(try, "subscribe.Stats", *d.Subscribe, func(s *metrics.Sample, v subscribe.Stats) { s.Subscribe = &v }, "Server", "Since", "Why")
 	alone := distinct()
 	alone.Source.KubeDNS = ""
 	try("source.Status.KubeDNS", alone)

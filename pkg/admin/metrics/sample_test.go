@@ -33,6 +33,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/snapshot"
+	"github.com/nodecache/node-cache/pkg/subscribe"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
@@ -129,13 +130,14 @@ func distinct() metrics.Sample {
 			Sessions: 9971, Subscriptions: 9972, Names: 9973, Bytes: 9974, Pushes: 9975, Pushed: 9976,
 			Refused: push.Refused{Name: 9977, Count: 9978, Memory: 9979, Malformed: 9980}, Ended: push.Ended{Protocol: 9981, Slow: 9982, Memory: 9983},
 		},
-		Pods:    map[string]*pods.Counts{"shop": new(numbered[pods.Counts](9900))},
-		Probes:  []healthcheck.Stats{numbered[healthcheck.Stats](8600), {Label: "outside"}},
-		Foreign: 9500,
-		UDP:     []server.UDPStats{numbered[server.UDPStats](4000)},
-		TCP:     []server.TCPStats{numbered[server.TCPStats](5000)},
-		Admin:   numbered[admin.Stats](6000),
-		Reviews: new(numbered[secure.Stats](6100)),
+		Pods:      map[string]*pods.Counts{"shop": new(numbered[pods.Counts](9900))},
+		Probes:    []healthcheck.Stats{numbered[healthcheck.Stats](8600), {Label: "outside"}},
+		Foreign:   9500,
+		UDP:       []server.UDPStats{numbered[server.UDPStats](4000)},
+		TCP:       []server.TCPStats{numbered[server.TCPStats](5000)},
+		Admin:     numbered[admin.Stats](6000),
+		Reviews:   new(numbered[secure.Stats](6100)),
+		Subscribe: &subscribe.Stats{Server: "push://10.244.0.2:53", Names: 19971, Sessions: 19972, Asked: 19973, Kept: 19974, Events: 19975, Repeated: 19976, Late: 19977, Full: 19978, Refused: 19979},
 		Config: metrics.Config{
 			Generation: 7001, LastOK: true, Succeeded: 7002, Failed: 7003, LastSuccess: time.Unix(1700000000, 250e6), Panics: 7004,
 		},

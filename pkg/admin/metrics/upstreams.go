@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/subscribe"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
@@ -206,4 +207,19 @@ func (t *table) addCentral(w *watch.Stats, routes []Route) {
 	endpoints.put(ready, "ready")
 	endpoints.put(far, "far")
 	endpoints.put(last, "last_resort")
+}
+
+// addSubscribe adds the families of the session with the central resolver.
+func (t *table) addSubscribe(s *subscribe.Stats) {
+	t.section = "Push from the central resolver"
+	t.truth("subscribe_session", "1 while a server of the central resolver reports changes of names.", s.Server != "")
+	t.value("subscribe_names", "Names whose changes it reports.", float64(s.Names))
+	t.total("subscribe_sessions_total", "Sessions that began.", s.Sessions)
+	t.total("subscribe_questions_total", "Queries on a session.", s.Asked)
+	t.total("subscribe_kept_total", "Answers that are kept until a change is reported.", s.Kept)
+	t.total("subscribe_changes_total", "Reported changes of names.", s.Events)
+	t.total("subscribe_repeated_total", "Queries repeated because of a change meanwhile.", s.Repeated)
+	t.total("subscribe_late_total", "Queries that another server got after 200 ms.", s.Late)
+	t.total("subscribe_full_total", "Queries of names beyond the bounds of a session; their answers live by their TTL.", s.Full)
+	t.total("subscribe_refused_total", "Refused subscriptions.", s.Refused)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/names/notify"
 	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/pods"
+	"github.com/nodecache/node-cache/pkg/subscribe"
 	"github.com/nodecache/node-cache/pkg/watch"
 )
 
@@ -80,6 +81,8 @@ type Central struct {
 	Service   string   `json:"service"` // Service whose endpoints are watched; empty: the addresses are configured
 	InSync    bool     `json:"inSync"`  // the endpoints are known or configured
 	Endpoints []Server `json:"endpoints"`
+
+	Push *subscribe.Stats `json:"push,omitempty"` // session that reports changes; nil: off
 }
 
 // KindOf describes the objects of one kind, as watched and as held.
