@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help build kubectl-node_cache run play image release push check test soak e2e test-kernel test-cilium lint fuzz bench bench-cluster bench-kernel bench-rest clean
+.PHONY: help build kubectl-node_cache run play image release push check test soak e2e test-kernel test-cilium lint fuzz bench bench-cluster bench-kernel bench-rest bench-fleet clean
 
 GO       ?= go
 VERSION  ?= $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -87,6 +87,10 @@ bench-kernel: build ## root, 2 minutes: measure hits in the kernel and write the
 bench-rest: build ## root, an hour: measure an idle node and write its part of docs/performance.md
 	$(GO) build -buildvcs=false -o bin/bench ./bench
 	bin/bench rest --secs 600 --out docs/performance.md $(ARGS)
+
+bench-fleet: build ## an hour: measure agents in each mode and thousands of simulated ones, and write their part of docs/performance.md
+	$(GO) build -buildvcs=false -o bin/bench ./bench
+	bin/bench fleet --secs 600 --out docs/performance.md $(ARGS)
 
 clean: ## remove what the other targets built
 	rm -rf bin dist

@@ -98,6 +98,7 @@ type fleet struct {
 	mu    sync.Mutex    // guards the rest
 	since time.Time     // when the latest phase began
 	ready events        // the time since then of the agents that have subscribed to all names and have a right answer for each
+	each  events        // likewise, since the start of each session
 	left  int           // agents that are not ready
 	done  chan struct{} // closed when there are none
 }
@@ -106,7 +107,7 @@ type fleet struct {
 func (f *fleet) begin(agents int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.since, f.ready, f.left, f.done = time.Now(), events{}, agents, make(chan struct{})
+	f.since, f.ready, f.each, f.left, f.done = time.Now(), events{}, events{}, agents, make(chan struct{})
 }
 
 // await waits for the end of the phase.
@@ -123,10 +124,11 @@ func (f *fleet) await(ctx context.Context, limit time.Duration) (events, error) 
 	}
 }
 
-func (f *fleet) isReady(now time.Time) {
+// isReady counts an agent that is ready, whose session began at since.
+func (f *fleet) isReady(since, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.ready.latencies = append(f.ready.latencies, now.Sub(f.since))
+	f.ready.latencies, f.each.latencies = append(f.ready.latencies, now.Sub(f.since)), append(f.each.latencies, now.Sub(since))
 	if f.left--; f.left == 0 {
 		close(f.done)
 	}
@@ -167,6 +169,7 @@ func (f *fleet) start(ctx context.Context, number int, names []*fleetName, delay
 
 // session has one session.
 func (a *fleetAgent) session(ctx context.Context) error {
+	began := time.Now()
 	conn, err := a.fleet.dial(ctx, a.number, a.server)
 	if err != nil {
 		return err
@@ -198,7 +201,7 @@ func (a *fleetAgent) session(ctx context.Context) error {
 		}
 		if err == nil && !a.ready && a.subscribed == len(a.names) && len(a.right) == len(a.names) {
 			a.ready = true
-			a.fleet.isReady(time.Now())
+			a.fleet.isReady(began, time.Now())
 		}
 	}
 	return err

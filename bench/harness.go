@@ -97,6 +97,7 @@ type site struct {
 	OverTCP    bool   // the upstream is asked over TCP
 	Kubeconfig string // leads to the API server through a proxy
 	Endpoints  string // cluster.endpoints
+	Rest       string // of the configuration
 }
 
 // place completes the site of one start and writes the configuration. The folder is a new one each time: a cache kept on

@@ -91,5 +91,5 @@ func TestPage(t *testing.T) {
 	some, err := readPage(path)
 	assert.NoError(t, err)
 	some[kernelSection] = "kernel\n"
-	assert.Same(t, "the page", "servers\n\n<!-- begin cluster -->\ncluster\n\n<!-- begin kernel -->\nkernel\n\n<!-- begin rest -->\n\n", some.text())
+	assert.Same(t, "the page", "servers\n\n<!-- begin cluster -->\ncluster\n\n<!-- begin kernel -->\nkernel\n\n<!-- begin rest -->\n\n\n<!-- begin fleet -->\n\n", some.text())
 }

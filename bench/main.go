@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -22,6 +23,7 @@ const (
 	clusterSection = "cluster"
 	kernelSection  = "kernel"
 	restSection    = "rest"
+	fleetSection   = "fleet"
 )
 
 // options is the command line, checked, and the size of a run.
@@ -34,11 +36,14 @@ type options struct {
 	out       string   // the markdown file to write; empty: none
 	nodeCache string   // path of the binary
 
-	// Of the section cluster.
-	services int           // in all; one in eleven is headless, with 100 endpoints
-	events   int           // services created one after another
+	// Of the sections cluster and fleet.
+	services int           // in all; one in eleven is headless
 	churn    time.Duration // how long objects change
 	rate     int           // changes a second
+
+	events    int   // services created one after another; of the section cluster
+	endpoints int   // of the headless services; of the section fleet
+	agents    []int // simulated ones, in each step; of the section fleet
 }
 
 func main() {
@@ -74,6 +79,7 @@ func execute(ctx context.Context, opts options, stdout io.Writer) error {
 	}
 	measure := map[string]func(context.Context, options, io.Writer) (report, error){
 		serversSection: measureServers, clusterSection: measureCluster, kernelSection: measureKernel, restSection: measureRest,
+		fleetSection: measureFleet,
 	}[opts.section]
 	rep, err := measure(ctx, opts, stdout)
 	if err != nil {
@@ -98,14 +104,14 @@ func printf(out io.Writer, format string, args ...any) {
 
 // parseOptions reads the section and its flags and checks their values.
 func parseOptions(args []string, stderr io.Writer) (options, error) {
-	sections := []string{serversSection, clusterSection, kernelSection, restSection}
+	sections := []string{serversSection, clusterSection, kernelSection, restSection, fleetSection}
 	if len(args) == 0 || !slices.Contains(sections, args[0]) {
 		return options{}, fmt.Errorf("usage: bench %s [flags]", strings.Join(sections, "|"))
 	}
-	opts := options{section: args[0], nodeCache: "bin/node-cache", services: 11_000, events: 200, churn: time.Minute, rate: 100}
+	opts := options{section: args[0], nodeCache: "bin/node-cache", services: 11_000, events: 200, churn: time.Minute, rate: 100, endpoints: 100_000}
 	set := flag.NewFlagSet("bench "+opts.section, flag.ContinueOnError)
 	set.SetOutput(stderr)
-	known, seconds, longest, loads := names(subjects(), func(s subject) string { return s.name }), 5, 30, ""
+	known, seconds, longest, loads, agents := names(subjects(), func(s subject) string { return s.name }), 5, 30, "", ""
 	switch opts.section {
 	case serversSection:
 		set.StringVar(&loads, "loads", "", "comma-separated loads (default all)")
@@ -115,20 +121,30 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 		known, seconds = nil, 3
 	case restSection:
 		known, seconds, longest = nil, 60, 3600
+	case fleetSection:
+		known, seconds, longest = []string{localMode, centralMode, pushMode}, 60, 3600
+		set.StringVar(&agents, "agents", "500,1000,2000,3333", "comma-separated numbers of simulated agents")
+		set.IntVar(&opts.services, "services", opts.services, "Services, of which one in eleven is headless")
+		set.IntVar(&opts.endpoints, "endpoints", opts.endpoints, "endpoints of the headless ones")
+		set.DurationVar(&opts.churn, "churn", opts.churn, "how long objects change")
 	}
 	set.IntVar(&opts.seconds, "secs", seconds, fmt.Sprintf("seconds of each load, at most %d", longest)) // more names for misses take over half a gigabyte
 	set.IntVar(&opts.rounds, "rounds", 3, "rounds; each server is started once a round")
 	only := new(string)
 	if known != nil {
-		set.StringVar(only, "only", "", "comma-separated servers to measure (default all)")
+		set.StringVar(only, "only", "", "comma-separated servers, or modes, to measure (default all)")
 	}
 	set.StringVar(&opts.out, "out", "", "markdown file whose part to write; other parts of it are kept")
 	if err := set.Parse(args[1:]); err != nil {
 		return options{}, err
 	}
-	var errs [2]error
+	var errs [3]error
 	opts.only, errs[0] = chosen("--only", *only, known)
 	opts.loads, errs[1] = chosen("--loads", loads, loadNames())
+	opts.agents, errs[2] = numbers("--agents", agents)
+	if opts.section == fleetSection && len(opts.only) == 0 {
+		opts.only = known
+	}
 	if len(opts.loads) == 0 {
 		opts.loads = loadNames()
 	}
@@ -137,10 +153,29 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 		return options{}, fmt.Errorf("unexpected argument %q", set.Arg(0))
 	case opts.seconds < 1 || opts.seconds > longest:
 		return options{}, fmt.Errorf("--secs %d: not within 1..%d", opts.seconds, longest)
+	case opts.services < 2*headlessShare || opts.endpoints < opts.services/headlessShare:
+		return options{}, fmt.Errorf("--services %d, --endpoints %d: at least %d services, and an endpoint for each headless one", opts.services, opts.endpoints, 2*headlessShare)
+	case opts.churn < time.Second:
+		return options{}, fmt.Errorf("--churn %s: not a second", opts.churn)
 	case opts.rounds < 1:
 		return options{}, fmt.Errorf("--rounds %d: not above 0", opts.rounds)
 	}
 	return opts, errors.Join(errs[:]...)
+}
+
+// numbers splits a comma-separated list of numbers above 0.
+func numbers(flagName, list string) (found []int, err error) {
+	for text := range strings.SplitSeq(list, ",") {
+		if list == "" {
+			break
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil || n < 1 || n > 1<<16 {
+			return nil, fmt.Errorf("%s: %q is not a number within 1..65536", flagName, text)
+		}
+		found = append(found, n)
+	}
+	return found, nil
 }
 
 // chosen splits a comma-separated list and returns it in the order of known, without repeats.

@@ -18,7 +18,7 @@ func TestParseOptions(t *testing.T) {
 	defaults := func(section string, seconds int) options {
 		return options{
 			section: section, seconds: seconds, rounds: 3, loads: loadNames(), nodeCache: "bin/node-cache",
-			services: 11_000, events: 200, churn: time.Minute, rate: 100,
+			services: 11_000, events: 200, churn: time.Minute, rate: 100, endpoints: 100_000,
 		}
 	}
 	tests := []struct {
@@ -38,8 +38,14 @@ func TestParseOptions(t *testing.T) {
 			}(),
 		},
 		{name: "defaults of cluster", args: []string{"cluster"}, want: defaults("cluster", 3)},
-		{name: "no section", err: "usage: bench servers|cluster|kernel|rest"},
+		{name: "no section", err: "usage: bench servers|cluster|kernel|rest|fleet"},
 		{name: "defaults of rest", args: []string{"rest"}, want: defaults("rest", 60)},
+		{name: "defaults of fleet", args: []string{"fleet"}, want: func() options {
+			o := defaults("fleet", 60)
+			o.agents, o.only = []int{500, 1000, 2000, 3333}, []string{"local", "central", "push"}
+			return o
+		}()},
+		{name: "no number", args: []string{"fleet", "--agents", "500,many"}, err: `--agents: "many" is not a number`},
 		{name: "unknown section", args: []string{"peers"}, err: "usage: bench servers|cluster|kernel"},
 		{name: "unknown server", args: []string{"servers", "--only", "bind"}, err: `"bind" is not one of floor, node-cache`},
 		{name: "unknown load", args: []string{"servers", "--loads", "hit,flood"}, err: `"flood" is not one of hit, nx`},

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/nodecache/node-cache/internal/kubetest"
+	"github.com/nodecache/node-cache/pkg/retry"
+)
+
+const (
+	absent  = time.Second     // how long a deleted Service is away
+	settled = 5 * time.Second // at least, between two changes of a Service
+)
+
+// A fleetService is a Service whose name agents hold.
+type fleetService struct {
+	*fleetName
+
+	service *corev1.Service
+	slice   *discoveryv1.EndpointSlice // the first of a headless one; nil: it has an address
+	latest  time.Time                  // change
+
+	changing sync.Mutex // held during a change
+	gone     bool
+}
+
+func newFleetService(s *corev1.Service, slice *discoveryv1.EndpointSlice) *fleetService {
+	f := &fleetService{fleetName: newFleetName(nameOf(*s) + "."), service: s, slice: slice}
+	f.want = right4(f.address())
+	return f
+}
+
+// dns is the name with a dot at its end.
+func (s *fleetService) dns() string { return nameOf(*s.service) + "." }
+
+// address is the Service's address, or that of its first endpoint.
+func (s *fleetService) address() string {
+	if s.slice != nil {
+		return s.slice.Endpoints[0].Addresses[0]
+	}
+	return s.service.Spec.ClusterIP
+}
+
+// right4 is an IPv4 address in a record: its length and its bytes.
+func right4(address string) string {
+	return "\x00\x04" + string(netip.MustParseAddr(address).AsSlice())
+}
+
+// newSeeded gives the same numbers in each run.
+func newSeeded(seed int) *rand.Rand { return rand.New(rand.NewPCG(5, uint64(seed))) }
+
+// fill loads the objects: those of a large cluster, of the resolvers, and of the name that all agents hold.
+func (b *fleetBench) fill(ctx context.Context) error {
+	begin := time.Now()
+	headless := b.opts.services / headlessShare
+	objects := kubetest.Large(b.opts.services-headless, headless, b.opts.endpoints/headless)
+	first := map[string]*discoveryv1.EndpointSlice{} // by Service
+	for _, s := range pick[*discoveryv1.EndpointSlice](objects) {
+		if name := s.Namespace + "/" + s.Labels[discoveryv1.LabelServiceName]; first[name] == nil {
+			first[name] = s
+		}
+	}
+	for _, s := range pick[*corev1.Service](objects) {
+		if s.Spec.ClusterIP != corev1.ClusterIPNone {
+			s.Spec.ClusterIP = b.newAddress()
+		}
+		b.ranked = append(b.ranked, newFleetService(s, first[s.Namespace+"/"+s.Name]))
+	}
+	newSeeded(0).Shuffle(len(b.ranked), func(i, j int) { b.ranked[i], b.ranked[j] = b.ranked[j], b.ranked[i] })
+	service := fleetObject("everyone", corev1.ClusterIPNone)
+	b.everyone = newFleetService(service, kubetest.Slice(service, smallFirst, 0, 1, false))
+	b.ranked = append([]*fleetService{b.everyone}, b.ranked...)
+	own := append(b.resolverObjects(), b.everyone.service, b.everyone.slice)
+	for _, batch := range [][]runtime.Object{{kubetest.Namespace(eventNamespace), admins(b.users())}, own, objects} {
+		if err := b.cluster.Load(ctx, batch...); err != nil {
+			return err
+		}
+	}
+	printf(b.progress, "%d objects loaded in %s\n", len(objects), time.Since(begin).Round(time.Second))
+	return nil
+}
+
+func fleetObject(name, clusterIP string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: eventNamespace, Name: name},
+		Spec:       corev1.ServiceSpec{ClusterIP: clusterIP, Ports: []corev1.ServicePort{{Name: "dns-tcp", Port: 53, Protocol: corev1.ProtocolTCP}}},
+	}
+}
+
+// resolverObjects are the central Service and a slice for each resolver: they differ in their ports.
+func (b *fleetBench) resolverObjects() []runtime.Object {
+	service := fleetObject("resolver", b.newAddress())
+	objects := append(make([]runtime.Object, 0, 1+len(b.resolvers)), service)
+	for i, p := range b.resolvers {
+		slice := kubetest.Slice(service, smallFirst, 0, 1, false)
+		port := int32(p.at.Port)
+		slice.Name, slice.Ports[0].Port = fmt.Sprintf("resolver-%d", i), &port
+		slice.Endpoints[0].Addresses = []string{b.address}
+		objects = append(objects, slice)
+	}
+	return objects
+}
+
+// newAddress returns an address of the range of Services that the API server has not seen.
+func (b *fleetBench) newAddress() string {
+	b.added++
+	return netip.AddrFrom4([4]byte{10, 97 + byte(b.added>>16), byte(b.added >> 8), byte(b.added)}).String()
+}
+
+// someNames draws Services by Zipf's law, the name that all agents hold first.
+func (b *fleetBench) someNames(random *rand.Rand, most int) []*fleetService {
+	drawn, names := map[int]struct{}{0: {}}, []*fleetService{b.everyone}
+	for law := newZipf(random, len(b.ranked)); len(names) < min(most, len(b.ranked)/2); {
+		rank := law.rank()
+		if _, ok := drawn[rank]; !ok {
+			drawn[rank] = struct{}{}
+			names = append(names, b.ranked[rank])
+		}
+	}
+	return names
+}
+
+// change changes a Service: a headless one gets another endpoint instead of its first; another one is deleted, or created again with
+// another address.
+func (b *fleetBench) change(ctx context.Context, s *fleetService, address string, add func(time.Duration)) (err error) {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	services := b.cluster.Client().CoreV1().Services(s.service.Namespace)
+	switch {
+	case s.slice != nil:
+		s.slice.Endpoints[0].Addresses = []string{address}
+		s.expect(right4(address), add)
+		_, err = b.cluster.Client().DiscoveryV1().EndpointSlices(s.slice.Namespace).Update(ctx, s.slice, metav1.UpdateOptions{})
+	case s.gone:
+		s.service.Spec.ClusterIP = address
+		s.expect(right4(address), add)
+		_, err = services.Create(ctx, s.service, metav1.CreateOptions{})
+		s.gone = false
+	default:
+		s.expect("", add)
+		err = services.Delete(ctx, s.service.Name, metav1.DeleteOptions{})
+		s.gone = true
+	}
+	if err != nil {
+		return fmt.Errorf("changing %s: %w", strings.TrimSuffix(s.dns(), "."), err)
+	}
+	s.written(time.Now())
+	return nil
+}
+
+// changeEveryone changes the name that all agents hold. It returns the address before, and when the API server had the change.
+func (b *fleetBench) changeEveryone(ctx context.Context, add func(time.Duration)) (old string, at time.Time, err error) {
+	old = b.everyone.address()
+	err = b.change(ctx, b.everyone, b.newAddress(), add)
+	return old, time.Now(), err
+}
+
+// churn makes changes at an even rate, each of a Service picked at random. A deleted one comes back a second later.
+func (b *fleetBench) churn(ctx context.Context, c *fleetChurn) error {
+	var mu sync.Mutex
+	add := func(took time.Duration) {
+		mu.Lock()
+		defer mu.Unlock()
+		c.fresh.latencies = append(c.fresh.latencies, took)
+	}
+	random := newSeeded(1)
+	var gone []*fleetService
+	group, changing := errgroup.WithContext(ctx)
+	group.SetLimit(churnWorkers)
+	during, cancel := context.WithTimeout(changing, b.opts.churn)
+	defer cancel()
+	_ = every(during, time.Second/time.Duration(b.opts.rate), func() error { // which returns no error
+		s, now := b.due(random, &gone), time.Now()
+		if s == nil {
+			return nil
+		}
+		address := b.newAddress()
+		s.latest = now
+		c.changes++
+		c.expected += len(s.holders)
+		group.Go(func() error { return b.change(changing, s, address, add) })
+		return nil
+	})
+	for _, s := range gone {
+		address := b.newAddress()
+		group.Go(func() error { return b.change(changing, s, address, nil) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return retry.Sleep(ctx, settled)
+}
+
+// due returns the Service to change next, nil if all were changed lately.
+func (b *fleetBench) due(random *rand.Rand, gone *[]*fleetService) *fleetService {
+	now := time.Now()
+	if len(*gone) > 0 && now.Sub((*gone)[0].latest) >= absent {
+		s := (*gone)[0]
+		*gone = (*gone)[1:]
+		return s
+	}
+	for range 100 {
+		if s := b.ranked[1+random.IntN(len(b.ranked)-1)]; now.Sub(s.latest) >= settled {
+			if s.slice == nil {
+				*gone = append(*gone, s)
+			}
+			return s
+		}
+	}
+	return nil
+}
