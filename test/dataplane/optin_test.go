@@ -4,13 +4,13 @@ package dataplane
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +23,6 @@ import (
 	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/internal/nodetest"
 	"github.com/nodecache/node-cache/internal/proctest"
-	"github.com/nodecache/node-cache/pkg/admin/top"
 )
 
 // TestOptIn lets a namespace ask the agent by component opt-in, kills the agent, and lets the namespace go back. The test is the kubelet,
@@ -49,23 +48,21 @@ func TestOptIn(t *testing.T) {
 	r.labelNamespace(t, shop, `"on"`, corev1.DNSNone)
 	in := add("in", "")
 	out = append(out, add("out", "off"))
-	want := &corev1.PodDNSConfig{Nameservers: []string{agentAddr.String()}, Searches: searches(shop), Options: in.spec.DNSConfig.Options}
+	want := &corev1.PodDNSConfig{Nameservers: []string{agentAddr.String()}, Searches: []string{shop + ".svc.cluster.local", "svc.cluster.local", "cluster.local"}, Options: in.spec.DNSConfig.Options}
 	assert.Same(t, "dnsConfig", want, in.spec.DNSConfig)
 
 	r.target = netip.AddrPortFrom(agentAddr, 53)
 	r.expectAnswers(t, in)
 	l := newLookups(t, in)
-	l.once(t, "www.example.org")
-	proctest.Eventually(t, limit, "the agent knows the pod", func() bool { return r.queriesOf(t, in) > 0 })
-	before := r.queriesOf(t, in)
-	l.once(t, "www.example.net")
-	assert.Equal(t, "queries for a name, with a search list of three", before+2, r.queriesOf(t, in))
+	proctest.Eventually(t, limit, "the agent knows the pod, and answers for its search list of three", func() bool { return l.queries(t, "www.example.org") == 2 })
+	assert.Equal(t, "queries for a name", 2, l.queries(t, "www.example.net"))
 
 	agent, began := r.startMeter(t, in), time.Now()
 	l.start(t)
 	if _, ok := awaitAnswers(agent, byAgent, began, limit); !ok {
 		t.Fatalf("the agent does not answer a pod that is in: %s", agent.Stop())
 	}
+	const inFlight = 100 * time.Millisecond
 	gone := time.Now()
 	r.agent.Kill()
 	at, ok := awaitAnswers(agent, byFallback, gone, fallbackLimit)
@@ -86,14 +83,15 @@ func TestOptIn(t *testing.T) {
 		t.Error("the Service does not answer")
 	}
 	for who, part := range map[string]nodetest.Report{
-		"a pod that is out": service.Stop(), "a pod that is in, before the kill": agent.Stop().Between(began, gone), "since the fallback answers": agent.Report().Between(at, time.Now()),
+		"a pod that is out": service.Stop(), "a pod that is in": agent.Stop().Between(began, gone.Add(-inFlight)),
+		"a pod that is in, since the fallback answers": agent.Report().Between(at, time.Now()),
 	} {
 		proctest.Figure(t, "%s: %s", who, part)
 		if part.Lost() > 0 {
 			t.Errorf("%s: %s", who, part)
 		}
 	}
-	proctest.Figure(t, "killed: the fallback answers after %s: %s", ms(at.Sub(gone)), agent.Report().Between(gone, at))
+	proctest.Figure(t, "killed: the fallback answers after %s: %s", ms(at.Sub(gone)), agent.Report().Between(gone.Add(-inFlight), at))
 	l.stop(t)
 }
 
@@ -108,23 +106,6 @@ func (r *rig) labelNamespace(t *testing.T, name, value string, policy corev1.DNS
 		made, err := client.Pods(name).Create(t.Context(), kubetest.Pod{Namespace: name, Name: "dry"}.Object(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err == nil && made.Spec.DNSPolicy == policy
 	})
-}
-
-// searches is the search list of a namespace.
-func searches(namespace string) []string {
-	return []string{namespace + ".svc.cluster.local", "svc.cluster.local", "cluster.local"}
-}
-
-// queriesOf returns how many queries of a pod the agent has counted.
-func (r *rig) queriesOf(t *testing.T, p *pod) int {
-	t.Helper()
-	var page top.Page
-	_ = json.Unmarshal([]byte(r.adminPage(t, "/top")), &page)
-	i := slices.IndexFunc(page.Pods, func(row top.Row) bool { return row.Pod == p.Name })
-	if i < 0 {
-		return 0
-	}
-	return int(page.Pods[i].Queries)
 }
 
 // lookups are those of a C library in a pod, with the resolv.conf that the kubelet would give it: an application's.
@@ -154,12 +135,22 @@ func (l *lookups) command(ctx context.Context, script string) *exec.Cmd {
 	return l.from.Command(ctx, "unshare", "--mount", "--propagation=private", "sh", "-c", `mount --bind "$2" /etc/resolv.conf && `+script, "sh", l.program, l.resolvConf)
 }
 
-// once looks a name up.
-func (l *lookups) once(t *testing.T, name string) {
+// queries looks a name up, and returns how many queries the pod sends for it.
+func (l *lookups) queries(t *testing.T, name string) int {
 	t.Helper()
+	sent := func() int {
+		text, err := l.from.Output(t.Context(), "cat", "/proc/net/snmp")
+		assert.NoError(t, err)
+		lines := strings.Split(text[strings.Index(text, "\nUdp: ")+1:], "\n")
+		n, err := strconv.Atoi(strings.Fields(lines[1])[slices.Index(strings.Fields(lines[0]), "OutDatagrams")])
+		assert.NoError(t, err)
+		return n
+	}
+	before := sent()
 	out, err := l.command(t.Context(), `exec "$1" `+name).CombinedOutput()
 	assert.NoError(t, err)
 	l.expectAddresses(t, string(out))
+	return sent() - before
 }
 
 // start looks names up until stop, as fast as they are answered.
