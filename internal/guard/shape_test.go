@@ -15,7 +15,7 @@ import (
 )
 
 // mostLines bounds the code that ships, so that it does not grow unnoticed. The commit that raises it says what the lines buy.
-const mostLines = 67300
+const mostLines = 70200
 
 // mostMethods bounds the methods of a type: with more it has more than one responsibility.
 const mostMethods = 30
@@ -23,11 +23,12 @@ const mostMethods = 30
 // largeTypes have more methods, each for a reason.
 func largeTypes() map[string]string {
 	return map[string]string{
-		"pkg/cache.Cache":       "the exported methods: one for each thing that others do with the cache",
-		"pkg/cache.shard":       "one lock guards all that they use",
-		"pkg/convert.converter": "one for each kind of directive",
-		"pkg/upstream.endpoint": "the measurements of a server are one record under one lock",
-		"pkg/wire.Message":      "readers and editors of one message",
+		"pkg/admin/metrics.table": "one for the series of each part",
+		"pkg/cache.Cache":         "the exported methods: one for each thing that others do with the cache",
+		"pkg/cache.shard":         "one lock guards all that they use",
+		"pkg/convert.converter":   "one for each kind of directive",
+		"pkg/upstream.endpoint":   "the measurements of a server are one record under one lock",
+		"pkg/wire.Message":        "readers and editors of one message",
 	}
 }
 

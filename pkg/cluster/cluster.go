@@ -31,6 +31,8 @@ import (
 // A Cluster is what the agent knows of its Kubernetes cluster, and the central resolver, which answers the rest. Without a
 // cluster it is zero. A reload may keep its parts, see [Maker.New].
 type Cluster struct {
+	*location
+
 	Domains [][]byte                 // cluster domains in canonical wire form; the first one answers reverse names
 	Owner   func(name []byte) []byte // returns the part of name whose changes invalidate its answer, see zone.Owner; nil: no changes are watched
 	Store   *zone.Store              // objects that cluster names are answered from; nil: this process answers none
@@ -49,8 +51,7 @@ type Cluster struct {
 	Keys     *tsig.Keys       // TSIG keys of the secondary servers; nil: none
 	Notifier *notify.Notifier // notifies the secondary servers; nil: no client may transfer the zones
 
-	setDomain []byte                    // domain of the cluster set, in canonical wire form; nil: there is none
-	topology  *atomic.Pointer[topology] // topology of this node; holds nil until it is read
+	setDomain []byte // domain of the cluster set, in canonical wire form; nil: there is none
 }
 
 // A Source delivers objects, from the API server or a folder of manifests.
@@ -87,7 +88,7 @@ func (m *Maker) New(cfg *config.Config, old *Cluster, oldConfig *config.Config) 
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{Domains: domains, setDomain: setDomain, topology: new(atomic.Pointer[topology])}
+	c := &Cluster{Domains: domains, setDomain: setDomain, location: new(location)}
 	kept := old.Domains != nil
 	if kept && sameSource(&cfg.Cluster, &oldConfig.Cluster) && samePods(cfg, oldConfig) {
 		*c = *old

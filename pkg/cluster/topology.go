@@ -7,6 +7,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"sync/atomic"
 
 	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/config"
@@ -17,20 +18,25 @@ import (
 // A topology is the topology zone and the region of a node. Empty: unknown.
 type topology struct{ zone, region string }
 
+// A location is where this node is.
+type location struct {
+	learned atomic.Pointer[topology] // read from the API server; nil: not read yet, or not needed
+}
+
 // place returns the topology of this node: the one read from the API server, else that of the environment.
-func (c *Cluster) place() topology {
-	if learned := c.topology.Load(); learned != nil {
+func (l *location) place() topology {
+	if learned := l.learned.Load(); learned != nil {
 		return *learned
 	}
 	return topology{os.Getenv("NODE_ZONE"), os.Getenv("NODE_REGION")}
 }
 
 // TopologyZone returns the zone of this node: the setting, unless that is auto. "" means unknown.
-func (c *Cluster) TopologyZone(setting string) string {
+func (l *location) TopologyZone(setting string) string {
 	if setting != "auto" {
 		return setting
 	}
-	return c.place().zone
+	return l.place().zone
 }
 
 // federations returns the federations of cfg. Their aliases are known once this node's topology is.
@@ -64,7 +70,7 @@ func (c *Cluster) LearnTopology(ctx context.Context, cfg *config.Cluster, log *s
 	if err != nil {
 		return false, err
 	}
-	c.topology.Store(&topology{name, region})
+	c.learned.Store(&topology{name, region})
 	log.InfoContext(ctx, "topology zone found", "zone", cmp.Or(name, "none"), "region", cmp.Or(region, "none"))
 	return true, nil
 }
@@ -77,5 +83,5 @@ func (c *Cluster) topologyWatch(cfg *config.Cluster) (*watch.Watch, bool) {
 		return nil, false
 	}
 	w, ok := c.Source.(*watch.Watch)
-	return w, ok && c.topology.Load() == nil && (c.Store != nil || c.Central != nil && c.Endpoints != nil)
+	return w, ok && c.learned.Load() == nil && (c.Store != nil || c.Central != nil && c.Endpoints != nil)
 }

@@ -3,7 +3,6 @@
 package cluster
 
 import (
-	"sync/atomic"
 	"testing"
 
 	"github.com/nodecache/node-cache/internal/assert"
@@ -33,8 +32,8 @@ func TestTopology(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("NODE_ZONE", tt.zone)
 			t.Setenv("NODE_REGION", tt.region)
-			c := &Cluster{Source: new(watch.Watch), Store: zone.NewStore(), topology: new(atomic.Pointer[topology])}
-			c.topology.Store(tt.learned)
+			c := &Cluster{Source: new(watch.Watch), Store: zone.NewStore(), location: new(location)}
+			c.learned.Store(tt.learned)
 			assert.Same(t, "federations", []zone.Federation{{Name: "myfed", Suffix: tt.suffix}}, c.federations(&cfg))
 			_, asks := c.topologyWatch(&cfg)
 			assert.Equal(t, "the Node is read", tt.asks, asks)
