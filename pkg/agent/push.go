@@ -24,6 +24,7 @@ func newPush(a *Agent) *push.Server {
 		View:   func(now time.Time) dso.View { return a.running.Load().cluster.View(now) },
 		Budget: func() int64 { return a.memory.Share().Push() },
 		Now:    time.Now,
+		Log:    a.log,
 	})
 }
 

@@ -395,6 +395,7 @@ func (t *table) addPanics(s *Sample) {
 		{"snapshot", orZero(s.Snapshot).Panics},
 		{"admin", s.Admin.Panics},
 		{"kernel", orZero(s.Kernel).Panics},
+		{"push", orZero(s.Push).Panics},
 	}
 	where := label{name: "where"}
 	counts := make([]uint64, len(parts))

@@ -128,7 +128,7 @@ func distinct() metrics.Sample {
 		Notify:   &notify.Stats{Answered: 9961, Failed: 9962},
 		Push: &push.Stats{
 			Sessions: 9971, Subscriptions: 9972, Names: 9973, Bytes: 9974, Pushes: 9975, Pushed: 9976,
-			Refused: push.Refused{Name: 9977, Count: 9978, Memory: 9979, Malformed: 9980}, Ended: push.Ended{Protocol: 9981, Slow: 9982, Memory: 9983},
+			Refused: push.Refused{Name: 9977, Count: 9978, Memory: 9979, Malformed: 9980}, Ended: push.Ended{Protocol: 9981, Slow: 9982, Memory: 9983}, Panics: 9984,
 		},
 		Pods:      map[string]*pods.Counts{"shop": new(numbered[pods.Counts](9900))},
 		Probes:    []healthcheck.Stats{numbered[healthcheck.Stats](8600), {Label: "outside"}},

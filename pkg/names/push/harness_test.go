@@ -5,6 +5,7 @@ package push_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -26,6 +27,7 @@ type harness struct {
 	*push.Server
 	store, set *zone.Store
 	budget     int64
+	defect     bool   // a defect of the zones
 	refused    string // a name whose answers come from elsewhere
 	view       dso.View
 }
@@ -52,10 +54,16 @@ func newHarness(tb testing.TB) *harness {
 			}
 			return nil
 		},
-		Zones:  func() zone.Zones { return zones },
+		Zones: func() zone.Zones {
+			if h.defect {
+				panic("a defect")
+			}
+			return zones
+		},
 		View:   func(time.Time) dso.View { return h.view },
 		Budget: func() int64 { return h.budget },
 		Now:    time.Now,
+		Log:    slog.New(slog.DiscardHandler),
 	})
 	h.store.Observe(domains[:1], observer{h.Server})
 	h.set.Observe(domains[1:], observer{h.Server})

@@ -4,6 +4,7 @@ package push
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"sync"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/dso"
 	"github.com/nodecache/node-cache/pkg/names/zone"
+	"github.com/nodecache/node-cache/pkg/panics"
 )
 
 const (
@@ -59,6 +61,7 @@ type Config struct {
 	// Budget returns the bytes that the subscriptions may take.
 	Budget func() int64
 	Now    func() time.Time
+	Log    *slog.Logger
 }
 
 // A Conn is the connection of a session. After the connection has ended, its methods do nothing.
@@ -76,8 +79,9 @@ type Conn interface {
 
 // A Server has the sessions.
 type Server struct {
-	cfg  Config
-	wake chan struct{} // has an element when an owner has changed
+	cfg   Config
+	guard panics.Guard
+	wake  chan struct{} // has an element when an owner has changed
 
 	builders sync.Pool // unused builders
 
@@ -91,12 +95,14 @@ type Server struct {
 	turn     int
 	due      map[*Session]struct{} // those with marked names
 	stats    Stats
+	panics   atomic.Uint64
 	open     atomic.Int64 // number of sessions
 }
 
 // New returns a Server.
 func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, wake: make(chan struct{}, 1), changed: map[string]struct{}{}, due: map[*Session]struct{}{}}
+	s.guard = panics.Guard{Where: "push", Log: cfg.Log, Count: &s.panics}
 	s.index.init()
 	for i := range s.sessions {
 		s.sessions[i] = map[*Session]struct{}{}
@@ -138,20 +144,20 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-wake:
-			if s.round() > few {
+			if s.round(ctx) > few {
 				wake = nil
 				pause.Reset(batch)
 			}
 		case <-pause.C:
 			wake = s.wake
 		case <-beat.C:
-			s.beat()
+			s.beat(ctx)
 		}
 	}
 }
 
 // round marks the names whose owners have changed, and sends them. It returns the number of sessions that it wrote to.
-func (s *Server) round() (written int) {
+func (s *Server) round(ctx context.Context) (written int) {
 	s.changedMu.Lock()
 	changed, all := s.changed, s.all
 	s.changed, s.all = make(map[string]struct{}), false
@@ -165,9 +171,22 @@ func (s *Server) round() (written int) {
 	}
 	s.mu.Unlock()
 	for _, session := range due {
-		session.flush()
+		s.flush(ctx, session)
 	}
 	return len(due)
+}
+
+// flush sends the marked names of a session. It returns false if some are left, since the client does not read. A panic ends the session:
+// what it missed is not known.
+func (s *Server) flush(ctx context.Context, session *Session) (done bool) {
+	err := s.guard.Do(ctx, func() error {
+		done = session.flush()
+		return nil
+	})
+	if err != nil {
+		session.abort(nil)
+	}
+	return done || err != nil
 }
 
 // markLocked marks a name in the sessions that have subscribed to it.
@@ -178,7 +197,7 @@ func (s *Server) markLocked(n *name) {
 }
 
 // beat sends the heartbeats of the sessions whose turn it is. Sessions with names that did not fit before try again.
-func (s *Server) beat() {
+func (s *Server) beat(ctx context.Context) {
 	now := s.cfg.Now()
 	s.mu.Lock()
 	s.turn = (s.turn + 1) % beats
@@ -200,7 +219,7 @@ func (s *Server) beat() {
 	msg := s.appendHeartbeat(nil, now)
 	for _, session := range turn {
 		switch {
-		case !session.flush():
+		case !s.flush(ctx, session):
 			session.endIfSlow(now)
 		case session.turn == s.turn:
 			session.vouch(msg)
@@ -261,6 +280,7 @@ type Stats struct {
 
 	Refused Refused `json:"refused"`
 	Ended   Ended   `json:"ended"`
+	Panics  uint64  `json:"panics"` // recovered panics, each of which ended a session
 }
 
 // Refused counts SUBSCRIBE requests with an error.
@@ -284,6 +304,7 @@ func (s *Server) Stats() Stats {
 	defer s.mu.Unlock()
 	st := s.stats
 	st.Sessions, st.Subscriptions, st.Names, st.Bytes = int(s.open.Load()), s.index.subscriptions, len(s.index.names), s.index.bytes
+	st.Panics = s.panics.Load()
 	return st
 }
 

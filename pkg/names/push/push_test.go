@@ -278,6 +278,30 @@ func TestSlowClient(t *testing.T) {
 	})
 }
 
+// A panic ends the session that it was for, since it may have missed a change. The others stay.
+func TestPanic(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		h.run(t)
+		c, other := h.client("192.0.2.1"), h.client("192.0.2.2")
+		c.subscribe(t, "web.shop.svc.cluster.local")
+		other.subscribe(t, "db.shop.svc.cluster.local")
+		c.take()
+		h.defect = true
+		h.OwnerChanged([]byte("\x03web\x04shop\x03svc\x07cluster\x05local\x00"))
+		synctest.Wait()
+		h.defect = false
+		time.Sleep(3 * time.Second)
+		if got := c.take(); got != "abort" {
+			t.Errorf("got %q, want an abort", got)
+		}
+		if st := h.Stats(); st.Panics != 1 || st.Sessions != 1 || other.heartbeats() == 0 {
+			t.Errorf("stats %+v", st)
+		}
+	})
+}
+
 // The end of the server ends the sessions with a Retry Delay, after which nothing is sent or answered.
 func TestEnd(t *testing.T) {
 	t.Parallel()

@@ -83,7 +83,7 @@ func (c *Session) Handle(msg []byte) (active bool) {
 	case errors.Is(err, dso.ErrCounts) && m.Kind == dso.Request:
 		c.respond(&m, wire.RcodeFormErr, badDelay)
 	case err != nil, !c.accept(&m):
-		c.abort()
+		c.abort(&c.server.stats.Ended.Protocol)
 	}
 	return err == nil && m.Primary().Type != dso.TypeKeepalive
 }
@@ -364,11 +364,11 @@ func (c *Session) endIfSlow(now time.Time) {
 	}
 }
 
-// abort ends the session because of a fatal error of the client.
-func (c *Session) abort() {
+// abort ends the session, and counts that; nil: it is counted elsewhere.
+func (c *Session) abort(counter *uint64) {
 	c.server.mu.Lock()
-	if c.server.dropLocked(c) {
-		c.server.stats.Ended.Protocol++
+	if c.server.dropLocked(c) && counter != nil {
+		*counter++
 	}
 	c.server.mu.Unlock()
 	c.to.Abort()
