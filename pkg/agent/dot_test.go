@@ -16,6 +16,7 @@ import (
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/dso"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
@@ -53,6 +54,43 @@ func TestOverTLS(t *testing.T) {
 	reply, _, err := client.ExchangeWithConn(question, session)
 	assert.NoError(t, err)
 	assert.Equal(t, "in the session of the first", dns.RcodeSuccess, reply.Rcode)
+}
+
+// TestPushOverTLS subscribes over TLS, and violates the protocol.
+func TestPushOverTLS(t *testing.T) {
+	t.Parallel()
+	resolver := nodeConfig(t)
+	authority := upstreamtest.NewAuthority(t, time.Now())
+	resolver.Listen.Cert, resolver.Listen.Key = issue(t, authority)
+	resolver.Listen.TLSPort = proctest.FreeAddr(t).Port()
+	resolver.Cluster.Resolver, resolver.Cluster.Manifests = config.ResolverLocal, t.TempDir()
+	resolver.Push.Clients = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	a, _ := serveOnHost(t, newFakeHost(), resolver)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority.PEM())
+	client := dns.Client{Net: "tcp-tls", TLSConfig: &tls.Config{RootCAs: roots, ServerName: "resolver.test", MinVersion: tls.VersionTLS13}}
+	session, err := client.Dial(a.servers.tcp[1].Addr().String())
+	assert.NoError(t, err)
+	assert.NoError(t, session.SetDeadline(time.Now().Add(time.Minute)))
+	msg := dso.AppendSubscribe(dso.AppendHeader(nil, dso.Request, 1, 0), dso.Subscription{Name: []byte("\x03web\x04shop\x03svc\x07cluster\x05local\x00"), Type: 255, Class: 1})
+	_, err = session.Write(msg)
+	assert.NoError(t, err)
+	buf := make([]byte, 512)
+	n, err := session.Read(buf)
+	assert.NoError(t, err)
+	m, err := dso.Parse(buf[:n])
+	assert.NoError(t, err)
+	if m.Kind != dso.Response || m.ID != 1 || m.Rcode != 0 {
+		t.Errorf("response %x", buf[:n])
+	}
+	_, err = session.Write(msg) // a duplicate
+	assert.NoError(t, err)
+	for err == nil {
+		_, err = session.Read(buf)
+	}
+	if st := a.push.Stats(); st.Ended.Protocol != 1 {
+		t.Errorf("%v, stats %+v", err, st)
+	}
 }
 
 // TestCentralOverTLS has an agent ask its central resolver over TLS: for a name in the certificate, and for another.
