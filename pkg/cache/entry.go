@@ -160,6 +160,17 @@ func (e entry) matches(k *key, rrtype uint16) bool {
 		string(k.raw[n+2:]) == string(e[headerLen:headerLen+tail])
 }
 
+// kept reports whether the answer is kept, see kept.go.
+func (e entry) kept() bool { return e[offFlags]&flagKept != 0 }
+
+// age returns the age in ns by which the TTLs of e are counted down.
+func (s *shard) age(e entry, at int64) int64 {
+	if e.kept() {
+		return s.keptAge(e, at)
+	}
+	return at - e.stored()
+}
+
 // appendAnswer appends the answer with its TTLs counted down by age, in ns. A clock that is behind the time of
 // storing, and so has a negative age, gets the original TTLs.
 func (e entry) appendAnswer(dst []byte, age int64) []byte {

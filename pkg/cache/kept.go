@@ -67,8 +67,6 @@ func (s *shard) unkeep(e entry) {
 	e[offFlags] &^= flagKept
 }
 
-func (e entry) kept() bool { return e[offFlags]&flagKept != 0 }
-
 // vouchedAt returns the last call of Vouch for e, in ns since the epoch.
 func (s *shard) vouchedAt(e entry) int64 {
 	if msg := e.msg(); msg[6]|msg[7] == 0 { // no answer records
@@ -93,14 +91,7 @@ func (s *shard) end(e entry) int64 {
 	return e.end()
 }
 
-// age returns the age in ns by which the TTLs of e are counted down.
-func (s *shard) age(e entry, at int64) int64 {
-	if e.kept() {
-		return s.keptAge(e, at)
-	}
-	return at - e.stored()
-}
-
+// keptAge is age for a kept e.
 func (s *shard) keptAge(e entry, at int64) int64 {
 	if at-s.vouchedAt(e) < int64(keptFor) {
 		return 0
