@@ -413,14 +413,15 @@ func (l learner) expectConnections(t *testing.T, agent, config string, permitNam
 	type window struct {
 		name         string
 		since, until time.Time
+		engine       *proctest.Process
 	}
-	windows := []window{{"", began, time.Now()}}
+	windows := []window{{"", began, time.Now(), engine}}
 	for i := range restarts {
 		engine.Kill()
 		engine = l.start(t, r, pods[0])
 		since := time.Now()
 		time.Sleep(40 * time.Second) // longer than it takes to forget
-		windows = append(windows, window{fmt.Sprintf(", engine restarted %d times", i+1), since, time.Now()})
+		windows = append(windows, window{fmt.Sprintf(", engine restarted %d times", i+1), since, time.Now(), engine})
 	}
 	cancel()
 	for _, c := range connectors {
@@ -428,14 +429,20 @@ func (l learner) expectConnections(t *testing.T, agent, config string, permitNam
 	}
 	sum := 0
 	for _, w := range windows {
+		failed := 0
 		for _, c := range connectors {
 			all, unresolved, dropped := c.count(w.since, w.until)
-			proctest.Figure(t, "%s%s: %d of %d connections dropped", c.name, w.name, dropped, all)
-			sum += dropped
-			if all == 0 || unresolved > 0 || dropped > 0 && !drops {
-				t.Errorf("%s%s: %d connections, of which %d were dropped and %d names were not resolved", c.name, w.name, all, dropped, unresolved)
+			proctest.Figure(t, "%s%s: %d of %d connections dropped, %d names not resolved", c.name, w.name, dropped, all, unresolved)
+			failed += unresolved + dropped
+			if all == 0 {
+				t.Errorf("%s%s: no connection", c.name, w.name)
 			}
 		}
+		// The kernel drops what waits for the engine's verdict while the engine writes its tables, and the engine logs each of these packets.
+		if lost := strings.Count(w.engine.Stderr.String(), "Could not receive message"); failed > lost && !drops {
+			t.Errorf("%d connections failed%s, want no more than the %d packets that the engine has lost", failed, w.name, lost)
+		}
+		sum += failed
 	}
 	if drops && sum == 0 {
 		t.Error("no connection was dropped: this test would see none")
