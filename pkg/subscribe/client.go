@@ -20,8 +20,8 @@ import (
 const (
 	// patience is how long the session may take for an answer before the pool is asked too.
 	patience = 200 * time.Millisecond
-	// maxRepeats bounds how often the pool is asked again for an answer whose object changed meanwhile.
-	maxRepeats = 3
+	// maxRepeats bounds how often a question is asked again because its object changed meanwhile. The answer after that is given.
+	maxRepeats = 8
 )
 
 // An Asker queries the servers of a pool, see resolve.Asker.
@@ -113,7 +113,7 @@ type question struct {
 	name    []byte // part of key
 	owner   []byte // part of name
 	asked   time.Time
-	repeats int // times that the pool was asked again
+	repeats int // times that it was asked again
 
 	// On a session:
 	subscribed *name

@@ -338,7 +338,7 @@ func (c *modelConn) view() {
 		return
 	}
 	w, res := c.w, c.res
-	age := w.now.Sub(res.full)
+	age := w.now.Sub(res.full).Truncate(time.Millisecond) // as it is in the message
 	msg := dso.AppendKeepalive(dso.AppendHeader(nil, dso.Unidirectional, 0, 0), dso.Keepalive{Inactivity: dso.Never, Interval: time.Minute})
 	msg = dso.AppendView(msg, dso.View{Age: age, Kinds: []dso.Versions{{Newest: uint64(res.newest), UpTo: uint64(res.upTo)}}})
 	c.send(1, func() {
@@ -391,7 +391,9 @@ var errModelPool = errors.New("no answer")
 func (p *modelPool) Ask(query []byte, _ time.Time, to wire.AnswerReceiver, _ *wire.SendBatch) {
 	w := (*world)(p)
 	name := wire.QueryName(query)
-	if s := w.client.session; s != nil && !s.slow && !w.now.Before(s.refuseEnd) {
+	if q, ok := to.(*question); ok && q.repeats >= maxRepeats {
+		w.tally["exhausted"]++
+	} else if s := w.client.session; s != nil && !s.slow && !w.now.Before(s.refuseEnd) {
 		if n := s.names[string(name)]; n == nil && len(s.order) < w.client.limits.names || n != nil && n.acked {
 			w.fail("the pool was asked for %s beside a session", name)
 		}
@@ -412,7 +414,7 @@ func (p *modelPool) Ask(query []byte, _ time.Time, to wire.AnswerReceiver, _ *wi
 			}
 			w.poolAsked = asked
 			if q, ok := to.(*question); ok {
-				w.exhausted = q.repeats == maxRepeats
+				w.exhausted = q.repeats >= maxRepeats || !w.now.Before(q.until)
 			}
 			to.Answered(&m, nil, &batch)
 		})

@@ -31,7 +31,8 @@ const (
 func (c *Client) Run(ctx context.Context) error {
 	avoid := map[netip.AddrPort]time.Time{}
 	var last netip.AddrPort
-	pausing := time.NewTimer(time.Hour)
+	pausing := time.NewTimer(reconnectDelay)
+	pausing.Stop()
 	defer pausing.Stop()
 	for {
 		var err error

@@ -424,7 +424,7 @@ func (s *session) receiveAnswer(msg []byte, batch *wire.SendBatch) error {
 		w.askPool(batch) // it knows what to do with an odd answer
 		return nil
 	}
-	m.Server, m.Kept = s.label, kept && w.dependsOnOwner(m)
+	m.Server, m.Kept = s.label, kept && w.isReported(m)
 	if m.Kept {
 		s.c.mu.Lock()
 		s.c.stats.Kept++
@@ -460,8 +460,9 @@ func (s *session) answered(msg []byte) (w *question, kept bool, err error) {
 	delete(s.questions, id)
 	if w.changed {
 		s.c.stats.Repeated++
+		w.repeats++
 		w.asked = s.c.cfg.Now()
-		if s.askLocked(w) {
+		if w.repeats < maxRepeats && s.askLocked(w) {
 			return nil, false, nil
 		}
 		return w, false, nil
@@ -471,23 +472,25 @@ func (s *session) answered(msg []byte) (w *question, kept bool, err error) {
 	return w, w.subscribed.acked && !doubted, nil
 }
 
-// dependsOnOwner reports whether nothing but a change of the question's object changes the answer. An alias may depend on any name.
-func (w *question) dependsOnOwner(m *wire.Message) bool {
+// isReported reports whether the server reports each change of the answer: all its names have an object in the zone. The server
+// follows the aliases of a name within the zone. An answer that ends in an alias may go on elsewhere.
+func (w *question) isReported(m *wire.Message) bool {
 	var room [wire.MaxName]byte
+	last := m.QuestionType()
 	for _, r := range m.Records {
-		switch {
-		case r.Section == wire.Authority:
-		case r.Section == wire.Answer && (r.Type == wire.TypeCNAME || r.Type == wire.TypeDNAME || !m.SameName(int(r.Owner), wire.QuestionNameOffset)):
+		if r.Section == wire.Authority || m.SameName(int(r.Owner), wire.QuestionNameOffset) && r.Type == m.QuestionType() {
+			continue
+		}
+		name := m.AppendName(room[:0], int(r.Owner))
+		wire.Canonical(name, name)
+		if w.client.cfg.Owner(name) == nil {
 			return false
-		case r.Section == wire.Additional:
-			name := m.AppendName(room[:0], int(r.Owner))
-			wire.Canonical(name, name)
-			if !bytes.Equal(w.client.cfg.Owner(name), w.owner) {
-				return false
-			}
+		}
+		if r.Section == wire.Answer {
+			last = r.Type
 		}
 	}
-	return true
+	return last == m.QuestionType()
 }
 
 // sweepLocked visits a part of the names, and ends the subscriptions to those that are no longer used.
