@@ -185,7 +185,7 @@ func entriesText(list []status.CacheEntry) string {
 			b.WriteByte('\n')
 		}
 		_, _ = fmt.Fprintf(&b, "%s %s\n", plain.Line(e.Name), kind(e))
-		_, _ = fmt.Fprintf(&b, "  %s, %s, age %s, %s, %s, %d bytes\n", plain.Line(e.State), plain.Line(e.Rcode), seconds(e.Age), left(e.Left), hits(e.Hits), e.Bytes)
+		_, _ = fmt.Fprintf(&b, "  %s, %s, age %s, %s, %s, %d bytes\n", plain.Line(e.State), plain.Line(e.Rcode), seconds(e.Age), left(e), hits(e.Hits), e.Bytes)
 		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 		for _, record := range e.Records {
 			_, _ = fmt.Fprintf(w, "  %s\n", strings.Replace(plain.Line(record), " ", "\t", 4)) // tabs after the record's name, TTL, class, and type
@@ -223,11 +223,14 @@ func kind(e *status.CacheEntry) string {
 // seconds formats a number of seconds.
 func seconds(n int64) string { return (time.Duration(n) * time.Second).String() }
 
-func left(n int64) string {
-	if n < 0 {
-		return "expired " + seconds(-n) + " ago"
+func left(e *status.CacheEntry) string {
+	switch {
+	case e.Kept:
+		return "kept by push"
+	case e.Left < 0:
+		return "expired " + seconds(-e.Left) + " ago"
 	}
-	return "left " + seconds(n)
+	return "left " + seconds(e.Left)
 }
 
 func hits(n int) string {

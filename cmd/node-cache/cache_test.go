@@ -32,7 +32,7 @@ func held() []status.CacheEntry {
 			Name: "www.example.com.", Type: "TXT", Flags: []string{"DO", "CD"}, Subnet: "192.0.2.0/24", State: "stale", Rcode: "NOERROR",
 			Age: 3690, Left: -90, Hits: 65535, Bytes: 160, Records: []string{`www.example.com. 0 IN TXT "two words"`},
 		},
-		{Name: "gone.example.com.", Type: "*", State: "fresh", Rcode: "NXDOMAIN", Age: 1, Left: 29, Hits: 0, Bytes: 152},
+		{Name: "gone.example.com.", Type: "*", State: "fresh", Rcode: "NXDOMAIN", Age: 1, Left: 29, Kept: true, Hits: 0, Bytes: 152},
 	}
 }
 
@@ -141,7 +141,7 @@ www.example.com. TXT DO CD subnet 192.0.2.0/24
   web.example.net.  48  IN  A      192.0.2.1
 `, ""}},
 		{"a name that does not exist", []string{"get", "gone.example.com"}, "get gone.example.com. ", result{cli.ExitOK, `gone.example.com. *
-  fresh, NXDOMAIN, age 1s, left 29s, 0 hits, 152 bytes
+  fresh, NXDOMAIN, age 1s, kept by push, 0 hits, 152 bytes
 `, ""}},
 		{"a name that is not held", []string{"get", "other.example.com"}, "get other.example.com. ", result{exitNothing, "no entries\n", ""}},
 		{"a type by number", []string{"get", "other.example.com", "type65"}, "get other.example.com. TYPE65", result{exitNothing, "no entries\n", ""}},

@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/dso"
 	"github.com/nodecache/node-cache/pkg/handover"
+	"github.com/nodecache/node-cache/pkg/subscribe"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
@@ -103,6 +105,7 @@ func TestCentralOverTLS(t *testing.T) {
 	resolver.Cluster.Resolver, resolver.Cluster.Manifests = config.ResolverLocal, t.TempDir()
 	proctest.WriteFile(t, filepath.Join(resolver.Cluster.Manifests, "web.yaml"),
 		"apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {clusterIP: 10.96.0.7, ports: [{port: 80}]}\n")
+	resolver.Push.Clients = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	central, _ := serveOnHost(t, newFakeHost(), resolver)
 	for _, tt := range []struct {
 		name string
@@ -112,6 +115,7 @@ func TestCentralOverTLS(t *testing.T) {
 		cfg.Cluster.Resolver = config.ResolverCentral
 		cfg.Cluster.Central.Addresses = []netip.AddrPort{netip.AddrPortFrom(central.Addrs()[0].Addr(), 1)}
 		cfg.Cluster.Central.CentralTLS = config.CentralTLS{ServerName: tt.name, CA: filepath.Join(t.TempDir(), "ca.crt"), TLSPort: resolver.Listen.TLSPort}
+		cfg.Cluster.Central.Push = true
 		authority.Trust(t, cfg.Cluster.Central.CA)
 		a, _ := serveOnHost(t, newFakeHost(), cfg)
 		question := new(dns.Msg)
@@ -119,6 +123,12 @@ func TestCentralOverTLS(t *testing.T) {
 		reply, _, err := (&dns.Client{Timeout: 10 * time.Second}).Exchange(question, a.Addrs()[0].String())
 		assert.NoError(t, err)
 		assert.Equal(t, tt.name, tt.want, reply.Rcode)
+		push := func() *subscribe.Stats { return a.Status().Cluster.Central.Push }
+		if tt.want == dns.RcodeSuccess {
+			proctest.Eventually(t, time.Minute, "no session", func() bool { return push().Server != "" })
+		} else {
+			proctest.Eventually(t, time.Minute, "no attempt", func() bool { return strings.Contains(push().Why, "certificate") })
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/subscribe"
 	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // subscribing returns an agent that asks central, with push.
@@ -39,6 +41,23 @@ func pushOf(t *testing.T, a *agent.Agent) *subscribe.Stats {
 func awaitSession(t *testing.T, a *agent.Agent) {
 	t.Helper()
 	proctest.Eventually(t, time.Minute, "no session", func() bool { return pushOf(t, a).Server != "" })
+}
+
+// explanation returns how the agent answers a name.
+func explanation(t *testing.T, a *agent.Agent, name string) string {
+	t.Helper()
+	m := new(dns.Msg)
+	m.SetQuestion(name, dns.TypeA)
+	m.SetEdns0(1232, false)
+	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_LOCAL{Code: wire.OptionExplain})
+	r, err := dns.Exchange(m, a.Addrs()[0].String())
+	assert.NoError(t, err)
+	for _, option := range r.IsEdns0().Option {
+		if local, ok := option.(*dns.EDNS0_LOCAL); ok && local.Code == wire.OptionExplain {
+			return string(local.Data)
+		}
+	}
+	return ""
 }
 
 // TestSubscribe has an agent subscribe to what it asks a resolver for. TTLs are one second.
@@ -66,6 +85,8 @@ func TestSubscribe(t *testing.T) {
 		return time.Since(since) > 7*time.Second
 	})
 	assert.Same(t, "questions for a name that is kept", uint64(1), pushOf(t, a).Asked)
+
+	assert.Same(t, "kept in its explanation", true, strings.Contains(explanation(t, a, web), "kept=push"))
 
 	putWeb(t, dir, "10.96.0.8")
 	awaitWeb(t, a, "10.96.0.8")

@@ -173,6 +173,9 @@ func (a *explanation) state(p *Plan, source Source, key, name []byte, now time.T
 		return
 	}
 	a.add("state=%s", e.State)
+	if e.Kept {
+		a.add("kept=push")
+	}
 	a.add("age=%ds", e.Age/time.Second)
 	a.left(e.Left)
 }
