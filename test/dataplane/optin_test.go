@@ -29,7 +29,9 @@ import (
 // whose clusterDNS is the Service.
 func TestOptIn(t *testing.T) {
 	t.Setenv("NODE_NAME", nodeName) // for the agent
-	r, _, _ := startSetting(t, settings()[0], "pods: {identity: api, searchPath: on}\n")
+	s := settings()[0]
+	s.flags += " " + sockets
+	r, _, _ := startSetting(t, s, "pods: {identity: api, searchPath: on}\n")
 	for _, file := range []string{"policy.yaml", "bindings.yaml"} {
 		text, err := os.ReadFile(filepath.Join("..", "..", "daemonset", "components", "opt-in", file))
 		assert.NoError(t, err)
@@ -45,6 +47,9 @@ func TestOptIn(t *testing.T) {
 	out := []*pod{add("before", "")}
 	r.target = netip.AddrPortFrom(serviceAddr, 53)
 	service := r.startMeter(t, out[0])
+	if _, ok := awaitAnswers(service, byFallback, time.Now(), limit); !ok {
+		t.Fatalf("the Service does not answer: %s", service.Stop())
+	}
 	r.labelNamespace(t, shop, `"on"`, corev1.DNSNone)
 	in := add("in", "")
 	out = append(out, add("out", "off"))
@@ -59,9 +64,7 @@ func TestOptIn(t *testing.T) {
 
 	agent, began := r.startMeter(t, in), time.Now()
 	l.start(t)
-	if _, ok := awaitAnswers(agent, byAgent, began, limit); !ok {
-		t.Fatalf("the agent does not answer a pod that is in: %s", agent.Stop())
-	}
+	awaitSent(t, agent)
 	const inFlight = 100 * time.Millisecond
 	gone := time.Now()
 	r.agent.Kill()
@@ -76,11 +79,9 @@ func TestOptIn(t *testing.T) {
 	r.awaitServing(t)
 	r.labelNamespace(t, shop, "null", corev1.DNSClusterFirst)
 	out = append(out, add("after", ""))
+	awaitSent(t, agent)
 	for _, p := range out {
 		assert.Equal(t, "dnsPolicy of "+p.Name, corev1.DNSClusterFirst, p.spec.DNSPolicy)
-	}
-	if _, ok := awaitAnswers(service, byFallback, time.Now(), limit); !ok {
-		t.Error("the Service does not answer")
 	}
 	for who, part := range map[string]nodetest.Report{
 		"a pod that is out": service.Stop(), "a pod that is in": agent.Stop().Between(began, gone.Add(-inFlight)),
@@ -93,6 +94,13 @@ func TestOptIn(t *testing.T) {
 	}
 	proctest.Figure(t, "killed: the fallback answers after %s: %s", ms(at.Sub(gone)), agent.Report().Between(gone.Add(-inFlight), at))
 	l.stop(t)
+}
+
+// awaitSent waits until a meter has sent 600 queries more.
+func awaitSent(t *testing.T, m *nodetest.Meter) {
+	t.Helper()
+	before := m.Report().Sent()
+	proctest.Eventually(t, limit, "queries are sent", func() bool { return m.Report().Sent() >= before+600 })
 }
 
 // labelNamespace sets the label of a namespace, and waits until its new pods have the DNS policy.

@@ -22,8 +22,7 @@ import (
 // TestLocalRedirectPolicy has Cilium send the queries to the Service to the agent, which is an ordinary pod without a link and rules, while
 // that is ready. The test is the kubelet, which finds that it is not.
 func TestLocalRedirectPolicy(t *testing.T) {
-	// Cilium also translates at the sockets of pods, by their control groups. The pods here have none.
-	r := newRig(t, currentCilium, strings.Fields(replace+" "+native+" "+noL7+" "+masquerade+" --enable-local-redirect-policy=true --bpf-lb-sock-hostns-only=true")...)
+	r := newRig(t, currentCilium, strings.Fields(replace+" "+native+" "+noL7+" "+masquerade+" --enable-local-redirect-policy=true "+sockets)...)
 	policy, err := os.ReadFile(filepath.Join("..", "..", "daemonset", "overlays", "cilium", "policy.yaml"))
 	assert.NoError(t, err)
 	agent := kubetest.Pod{

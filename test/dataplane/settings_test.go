@@ -32,6 +32,9 @@ const (
 	noL7    = "--enable-l7-proxy=false"
 
 	masquerade = "--enable-bpf-masquerade=true"
+
+	// For pods that query the Service. Cilium also translates at the sockets of pods, by their control groups. The pods here have none.
+	sockets = "--bpf-lb-sock-hostns-only=true"
 )
 
 // hostPolicy is for the node.
