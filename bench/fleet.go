@@ -61,8 +61,6 @@ type fleetProgram struct {
 	mode, user, command string
 	at                  site
 	process             *proctest.Process
-	cpu                 time.Duration // when a measurement began
-	hits                float64       // likewise
 }
 
 // measureFleet measures agents in each mode, and then a resolver with simulated agents.
@@ -83,17 +81,13 @@ func measureFleet(ctx context.Context, opts options, progress io.Writer) (_ repo
 		return nil, err
 	}
 	defer b.stop()
-	if err := errors.Join(b.fill(ctx), b.startAll(ctx)); err != nil {
-		return nil, err
-	}
-	if err := b.rest(ctx); err != nil {
-		return nil, err
-	}
-	if err := b.freshness(ctx); err != nil {
-		return nil, err
+	for _, part := range []func(context.Context) error{b.fill, b.startAll, b.rest, b.fresh} {
+		if err := part(ctx); err != nil {
+			return nil, err
+		}
 	}
 	for _, agents := range opts.agents {
-		if !slices.Contains(b.opts.only, pushMode) {
+		if !slices.Contains(opts.only, pushMode) {
 			break
 		}
 		if err := b.step(ctx, agents); err != nil {
@@ -101,6 +95,16 @@ func measureFleet(ctx context.Context, opts options, progress io.Writer) (_ repo
 		}
 	}
 	return b.report, nil
+}
+
+// fresh changes a name while all resolvers run.
+func (b *fleetBench) fresh(ctx context.Context) error {
+	for range nameChanges {
+		if err := b.observe(ctx, func(m *fleetMode) *freshness { return &m.fresh }, func() {}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // machineAddress returns an IPv4 address of this machine that is not of the loopback device.
@@ -217,17 +221,16 @@ func (b *fleetBench) stop() {
 	b.cluster.Close()
 }
 
-// used returns the CPU time of a program since begin, as a share of the time, and its memory in MiB.
-func (p *fleetProgram) used(begin time.Time) (share, size float64, err error) {
-	u, err := proctest.UsageOf(p.process.PID())
-	return (u.CPU - p.cpu).Seconds() / time.Since(begin).Seconds(), float64(u.RSS) / mib, err
-}
-
-// begin begins a measurement of a program.
-func (p *fleetProgram) begin() (time.Time, error) {
-	u, err := proctest.UsageOf(p.process.PID())
-	p.cpu = u.CPU
-	return time.Now(), err
+// during runs fn. It returns the CPU time that a program used meanwhile, as a share of the time, and its memory then, in MiB.
+func (p *fleetProgram) during(fn func() error) (share, size float64, err error) {
+	begin := time.Now()
+	before, err := proctest.UsageOf(p.process.PID())
+	if err == nil {
+		err = fn()
+	}
+	took := time.Since(begin)
+	after, err2 := proctest.UsageOf(p.process.PID())
+	return (after.CPU - before.CPU).Seconds() / took.Seconds(), float64(after.RSS) / mib, errors.Join(err, err2)
 }
 
 // rest measures agents that hold names and are asked for one.
@@ -240,36 +243,57 @@ func (b *fleetBench) rest(ctx context.Context) error {
 	if err := retry.Sleep(ctx, settleTime); err != nil {
 		return err
 	}
-	for _, a := range b.agents {
-		_, err := a.begin()
-		if err == nil {
-			a.hits, err = a.hitsSoFar(ctx)
-		}
-		if err != nil {
-			return err
-		}
-	}
 	begin, asked := time.Now(), 0
-	during, cancel := context.WithTimeout(ctx, time.Duration(b.opts.seconds)*time.Second)
-	defer cancel()
-	ask := func() error {
-		asked++
-		return b.askAll(ctx, b.everyone)
+	load := func() error {
+		during, cancel := context.WithTimeout(ctx, time.Duration(b.opts.seconds)*time.Second)
+		defer cancel()
+		ask := func() error {
+			asked++
+			return b.askAll(ctx, b.everyone)
+		}
+		return errors.Join(ask(), every(during, askedEvery, ask), ctx.Err())
 	}
-	if err := errors.Join(ask(), every(during, askedEvery, ask), ctx.Err()); err != nil {
+	for _, a := range b.agents {
+		load = b.measured(ctx, a, &asked, load)
+	}
+	if err := load(); err != nil {
 		return err
 	}
 	end := time.Now()
 	requests, err := b.cluster.Audit()
-	if err != nil {
-		return err
-	}
-	for _, a := range b.agents {
-		if err := b.addRest(ctx, a, requests, begin, end, asked); err != nil {
-			return err
+	for _, r := range requests {
+		i := slices.IndexFunc(b.agents, func(a *fleetProgram) bool { return a.user == r.User })
+		if i < 0 || r.Time.After(end) {
+			continue
+		}
+		switch m := b.report.mode(b.agents[i].mode); {
+		case r.Time.After(begin):
+			m.requests += 1 / end.Sub(begin).Seconds() / agentsPerMode
+		case r.Verb == "watch" && r.Code == http.StatusOK:
+			m.watches += 1.0 / agentsPerMode
 		}
 	}
-	return nil
+	printf(b.progress, "%s", b.report.modeTable())
+	return err
+}
+
+// measured returns load with an agent measured around it: its figures are a part of those of its mode.
+func (b *fleetBench) measured(ctx context.Context, a *fleetProgram, asked *int, load func() error) func() error {
+	return func() error {
+		before, err := a.hits(ctx)
+		if err != nil {
+			return err
+		}
+		share, size, err := a.during(load)
+		if err != nil {
+			return err
+		}
+		after, err := a.hits(ctx)
+		m := b.report.mode(a.mode)
+		m.ms, m.mib = m.ms+1000*share/agentsPerMode, m.mib+size/agentsPerMode
+		m.asked, m.hits = m.asked+*asked, m.hits+int(after-before)
+		return err
+	}
 }
 
 // askAll asks each agent for the address of a name.
@@ -279,32 +303,6 @@ func (b *fleetBench) askAll(ctx context.Context, name *fleetService) error {
 			return fmt.Errorf("%s: %w", a.mode, err)
 		}
 	}
-	return nil
-}
-
-// addRest adds an agent's figures, as a part of those of its mode.
-func (b *fleetBench) addRest(ctx context.Context, a *fleetProgram, requests []kubetest.Request, begin, end time.Time, asked int) error {
-	share, size, err := a.used(begin)
-	if err != nil {
-		return err
-	}
-	hits, err := a.hitsSoFar(ctx)
-	if err != nil {
-		return err
-	}
-	m := b.report.mode(a.mode)
-	m.ms, m.mib = m.ms+1000*share/agentsPerMode, m.mib+size/agentsPerMode
-	m.asked, m.hits = m.asked+asked, m.hits+int(hits-a.hits)
-	for _, r := range requests {
-		switch {
-		case r.User != a.user || r.Time.After(end):
-		case r.Time.After(begin):
-			m.requests += 1 / end.Sub(begin).Seconds() / agentsPerMode
-		case r.Verb == "watch" && r.Code == http.StatusOK:
-			m.watches += 1.0 / agentsPerMode
-		}
-	}
-	printf(b.progress, "%+v\n", *m)
 	return nil
 }
 
@@ -318,8 +316,8 @@ func (p *fleetProgram) ask(ctx context.Context, name string) error {
 	return err
 }
 
-// hitsSoFar reads the counter of hits.
-func (p *fleetProgram) hitsSoFar(ctx context.Context) (float64, error) {
+// hits reads the counter of hits.
+func (p *fleetProgram) hits(ctx context.Context) (float64, error) {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, p.page("metrics"), http.NoBody)
 	if err != nil {
 		return 0, err
@@ -337,21 +335,25 @@ func (p *fleetProgram) hitsSoFar(ctx context.Context) (float64, error) {
 	return 0, errors.New("the metrics have no counter of hits")
 }
 
-// freshness changes a name that an agent of each mode is asked for.
-func (b *fleetBench) freshness(ctx context.Context) error {
-	for range nameChanges {
-		w, err := b.watch(ctx)
-		if err != nil {
-			return err
-		}
-		old, at, err := b.changeEveryone(ctx, nil)
-		err = cmp.Or(err, w.until(ctx, b.everyone.address()))
-		for mode, answers := range w.stop() {
-			b.report.mode(mode).fresh.add(answers, old, at)
-		}
-		if err != nil {
-			return err
-		}
+// observe changes the name that all agents hold, right after do, and adds how old the answers of an agent of each mode were meanwhile.
+func (b *fleetBench) observe(ctx context.Context, of func(*fleetMode) *freshness, do func()) error {
+	w, err := b.watch(ctx)
+	defer w.stop()
+	if err != nil {
+		return err
+	}
+	do()
+	old := b.everyone.address()
+	if err := b.change(ctx, b.everyone, b.newAddress(), nil); err != nil {
+		return err
+	}
+	changed := time.Now()
+	if err := w.until(ctx, b.everyone.address()); err != nil {
+		return err
+	}
+	w.stop()
+	for mode, watcher := range w {
+		of(b.report.mode(mode)).add(watcher.answers, old, changed)
 	}
 	return nil
 }
@@ -362,15 +364,13 @@ type fleetWatch map[string]*nameWatcher
 func (b *fleetBench) watch(ctx context.Context) (fleetWatch, error) {
 	w := fleetWatch{}
 	for _, a := range b.agents {
-		if w[a.mode] != nil {
-			continue
+		if w[a.mode] == nil {
+			watcher, err := startNameWatcher(ctx, b.everyone.dns(), a.at.Port)
+			if err != nil {
+				return w, err
+			}
+			w[a.mode] = watcher
 		}
-		watcher, err := startNameWatcher(ctx, b.everyone.dns(), a.at.Port)
-		if err != nil {
-			w.stop()
-			return nil, err
-		}
-		w[a.mode] = watcher
 	}
 	return w, w.until(ctx, b.everyone.address())
 }
@@ -387,14 +387,10 @@ func (w fleetWatch) until(ctx context.Context, text string) error {
 	return nil
 }
 
-// stop returns the answers by mode.
-func (w fleetWatch) stop() map[string][]answer {
-	answers := map[string][]answer{}
-	for mode, watcher := range w {
+func (w fleetWatch) stop() {
+	for _, watcher := range w {
 		watcher.stop()
-		answers[mode] = watcher.answers
 	}
-	return answers
 }
 
 // A freshness is how old the answers of an agent were.

@@ -92,7 +92,7 @@ type fleet struct {
 	dial  func(ctx context.Context, agent, server int) (net.Conn, error)
 	names map[string]*fleetName // in wire form
 
-	pushes, messages, bytes, refused, sessions atomic.Int64
+	pushes, bytes, refused, sessions atomic.Int64
 
 	tasks sync.WaitGroup
 	mu    sync.Mutex    // guards the rest
@@ -192,7 +192,6 @@ func (a *fleetAgent) session(ctx context.Context) error {
 		if msg, err = readMessage(in, msg); err != nil {
 			break
 		}
-		a.fleet.messages.Add(1)
 		a.fleet.bytes.Add(int64(2 + len(msg)))
 		if dso.IsDSO(msg) {
 			err = a.handle(conn, msg)

@@ -162,15 +162,8 @@ func (b *fleetBench) change(ctx context.Context, s *fleetService, address string
 	return nil
 }
 
-// changeEveryone changes the name that all agents hold. It returns the address before, and when the API server had the change.
-func (b *fleetBench) changeEveryone(ctx context.Context, add func(time.Duration)) (old string, at time.Time, err error) {
-	old = b.everyone.address()
-	err = b.change(ctx, b.everyone, b.newAddress(), add)
-	return old, time.Now(), err
-}
-
 // churn makes changes at an even rate, each of a Service picked at random. A deleted one comes back a second later.
-func (b *fleetBench) churn(ctx context.Context, c *fleetChurn) error {
+func (b *fleetBench) churn(ctx context.Context, c *fleetStep) error {
 	var mu sync.Mutex
 	add := func(took time.Duration) {
 		mu.Lock()

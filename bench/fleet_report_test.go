@@ -22,8 +22,8 @@ func fleetSampleReport() *fleetReport {
 	for i, agents := range []int{500, 3333} {
 		rep.steps = append(rep.steps, &fleetStep{
 			agents: agents, subscriptions: agents * 300, emptyMiB: 60, mib: 60 + float64(agents)/10, startCPU: 0.2 * float64(1+i), restCPU: 0.01 * float64(1+i),
-			killCPU: 0.3, silentCPU: 0.3, started: once(10 * time.Second), each: once(400 * ms), requests: 2, messages: float64(agents) / 2, bytes: 50 * float64(agents),
-			churn:    fleetChurn{changes: 6000, expected: 2, fresh: events{latencies: []time.Duration{20 * ms, 90 * ms}}, cpu: 0.5, pushes: 5000, bytes: 300 * float64(agents)},
+			started: once(10 * time.Second), each: once(400 * ms), requests: 2, restBytes: 50 * float64(agents), changesBytes: 300 * float64(agents),
+			changes: 6000, expected: 2, fresh: events{latencies: []time.Duration{20 * ms, 90 * ms}}, changesCPU: 0.5,
 			everyone: []time.Duration{100 * ms, 200 * ms, 300 * ms}, killed: once(6 * time.Second), silent: once(11 * time.Second),
 		})
 	}
@@ -51,7 +51,7 @@ func TestJudgeFleet(t *testing.T) {
 	poor := fleetSampleReport()
 	s, push := poor.steps[1], poor.mode(pushMode)
 	push.watches, push.hits, push.mib, push.silent.oldest[0] = 0.5, 61, 31, 11*time.Second
-	s.mib, s.restCPU, s.startCPU, s.churn.cpu, s.churn.expected = 501, 0.06, 1.1, 1.1, 3
+	s.mib, s.restCPU, s.startCPU, s.changesCPU, s.expected = 501, 0.06, 1.1, 1.1, 3
 	s.each, s.everyone[0], s.killed, s.silent = once(6*time.Second), time.Second, once(16*time.Second), once(16*time.Second)
 	for _, got := range poor.judge() {
 		assert.Equal(t, got.what, notMet, got.verdict)
