@@ -3,8 +3,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -13,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/cli"
 	"github.com/nodecache/node-cache/pkg/config"
 	"github.com/nodecache/node-cache/pkg/convert"
@@ -88,6 +91,7 @@ func (d *doctorFlags) run(cmd *cobra.Command) error {
 		}
 		c.Gaps = theirs.Gaps(&cfg)
 	}
+	c.Push = d.push(cmd.Context(), &cfg)
 	report, err := doctor.Run(cmd.Context(), c)
 	if err != nil {
 		return err
@@ -103,6 +107,31 @@ func (d *doctorFlags) run(cmd *cobra.Command) error {
 		return cli.ExitError(cli.ExitFailed)
 	}
 	return err
+}
+
+// push returns what the status page says of push. The page decides whether push is on: in a resolver's container cfg is the default,
+// because the resolver's configuration is not one of an agent.
+func (d *doctorFlags) push(ctx context.Context, cfg *config.Config) (p doctor.Push) {
+	if !cfg.Admin.Address.IsValid() && cfg.Admin.Socket == "" {
+		return p
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	var s status.Status
+	flags := adminFlags{admin: adminOf(cfg)}
+	page, err := flags.page(ctx, http.MethodGet, "/status", nil)
+	if err == nil {
+		err = cli.ReadJSON(page, &s)
+	}
+	switch {
+	case err == nil && s.Cluster != nil && s.Cluster.Central != nil:
+		p.Session, p.Served = s.Cluster.Central.Push, s.Push
+	case err == nil:
+		p.Served = s.Push
+	case cfg.Cluster.Central.Push || len(cfg.Push.Clients) > 0:
+		p.Err = err
+	}
+	return p
 }
 
 // config returns the doctor's configuration from the agent's.

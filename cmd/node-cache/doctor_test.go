@@ -5,6 +5,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
@@ -75,6 +77,44 @@ func TestDoctorConfig(t *testing.T) {
 			if diff != "" {
 				t.Errorf("config (-want +got):\n%s", diff)
 			}
+		})
+	}
+}
+
+// TestDoctorPush has agents with and without push, and none.
+func TestDoctorPush(t *testing.T) {
+	t.Parallel()
+	const configured = "cluster: {resolver: central, manifests: ., central: {service: a/b, push: on}}"
+	for _, tt := range []struct {
+		name, config, page string
+		want               string
+	}{
+		{"a session", configured, `{"cluster": {"central": {"push": {"server": "push://192.0.2.1:53", "names": 2}}}}`, "session push://192.0.2.1:53"},
+		{"a resolver", "", `{"push": {"sessions": 3}, "cluster": {}}`, "3 sessions"},
+		{"off", "", `{"cluster": {"central": {}}}`, ""},
+		{"no page", configured, "<html>", "error"},
+		{"no page, and off", "", "<html>", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			cfg, err := config.Parse([]byte(tt.config), config.Agent)
+			must(t, err)
+			addr := serveSocket(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/status" {
+					_, _ = io.WriteString(w, tt.page)
+				}
+			}))
+			cfg.Admin.Socket = strings.TrimPrefix(addr, "unix:")
+			x, got := doctorFlags{timeout: time.Minute}, ""
+			switch p := x.push(t.Context(), &cfg); {
+			case p.Err != nil:
+				got = "error"
+			case p.Session != nil:
+				got = "session " + p.Session.Server
+			case p.Served != nil:
+				got = fmt.Sprint(p.Served.Sessions, " sessions")
+			}
+			assert.Equal(t, "push", tt.want, got)
 		})
 	}
 }

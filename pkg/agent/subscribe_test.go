@@ -101,6 +101,24 @@ func TestSubscribe(t *testing.T) {
 	}
 }
 
+// TestSubscribeIdle has no name asked for until the session ends, after 15 s.
+func TestSubscribeIdle(t *testing.T) {
+	t.Parallel()
+	dir := folder(t)
+	putWeb(t, dir, "10.96.0.7")
+	cfg := pushConfig(t, dir)
+	central, _ := start(t, agent.Options{Config: &cfg, Log: &journal{}})
+	a := subscribing(t, central.Addrs()[0])
+	awaitSession(t, a)
+	proctest.Eventually(t, time.Minute, "the session is not idle", func() bool {
+		st := pushOf(t, a)
+		return st.Idle && st.Server == ""
+	})
+	assert.Same(t, "answer", "10.96.0.7", addresses(ask(t, a, "udp", web)))
+	awaitSession(t, a)
+	assert.Same(t, "idle", false, pushOf(t, a).Idle)
+}
+
 // TestSubscribeNoPush asks a central resolver that does not know of push.
 func TestSubscribeNoPush(t *testing.T) {
 	t.Parallel()
@@ -109,7 +127,7 @@ func TestSubscribeNoPush(t *testing.T) {
 	assert.Same(t, "answer", "10.96.0.7", addresses(ask(t, a, "udp", web)))
 	proctest.Eventually(t, time.Minute, "/status does not say why", func() bool {
 		st := pushOf(t, a)
-		return st.Server == "" && st.Sessions > 0 && st.Why != "not connected yet"
+		return st.Server == "" && !st.Idle && strings.HasSuffix(st.Why, subscribe.NoPush)
 	})
 	assert.Same(t, "another answer", "10.96.0.7", addresses(ask(t, a, "udp", others()[0])))
 }

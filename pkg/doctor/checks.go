@@ -29,7 +29,7 @@ func Examine(c Config, f Facts) Report {
 		}},
 		{"Asked from the node", []func(){e.checkOwnSockets, e.checkNode}},
 		{"Asked from a pod", []func(){e.checkPod}},
-		{"Central DNS", []func(){e.checkFallback, func() { checkWithoutLease(&e) }, func() { checkZones(&e) }}},
+		{"Central DNS", []func(){e.checkFallback, func() { checkWithoutLease(&e) }, func() { checkZones(&e) }, func() { checkPush(&e) }}},
 		{"What pods ask", []func(){e.checkKubelet, e.checkPods}},
 	} {
 		e.part = part.name

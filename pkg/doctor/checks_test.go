@@ -17,7 +17,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/intercept/dataplane"
 	"github.com/nodecache/node-cache/pkg/intercept/rules"
+	"github.com/nodecache/node-cache/pkg/names/push"
 	"github.com/nodecache/node-cache/pkg/sockdiag"
+	"github.com/nodecache/node-cache/pkg/subscribe"
 )
 
 // TestChecks compares with a file the lines, without their fix, that each single change adds to the report of a healthy node.
@@ -196,6 +198,16 @@ func TestChecks(t *testing.T) {
 		{name: "the cluster's DNS serves many names more", change: func(c *doctor.Config, _ *doctor.Facts) {
 			c.Gaps = []convert.Gap{{What: "zones", Names: slices.Repeat([]string{"a."}, 1000), Fix: "fix"}}
 		}},
+		{name: "a push session", change: onPush(subscribe.Stats{Server: "push://10.244.0.2:53", Since: time.Unix(1780000000, 0), Names: 12})},
+		{name: "no push session, because it is idle", change: onPush(subscribe.Stats{Idle: true, Why: "push://10.244.0.2:53: no name is asked for"})},
+		{name: "no push session, without a server", change: onPush(subscribe.Stats{Why: subscribe.NoServer})},
+		{name: "no push session, because the server refuses it", change: onPush(subscribe.Stats{Why: "push://10.244.0.2:53: " + subscribe.NoPush})},
+		{name: "no push session, because the server is away", change: onPush(subscribe.Stats{Why: "dial tcp 10.244.0.2:53: i/o timeout"})},
+		{name: "push is not known", change: func(c *doctor.Config, _ *doctor.Facts) { c.Push.Err = errSeen }},
+		{name: "subscribers", change: onSubscribers(push.Stats{Sessions: 1, Subscriptions: 90})},
+		{name: "subscribers, one with too many names", change: onSubscribers(push.Stats{Sessions: 1, Refused: push.Refused{Name: 1, Count: 2}})},
+		{name: "subscribers, too many for the memory", change: onSubscribers(push.Stats{Sessions: 1, Refused: push.Refused{Memory: 3, Count: 2}})},
+		{name: "subscribers, one ended for another", change: onSubscribers(push.Stats{Sessions: 1, Ended: push.Ended{Memory: 4}})},
 		{name: "the kubelet cannot be read", change: func(_ *doctor.Config, f *doctor.Facts) { f.Kubelet = doctor.Kubelet{Err: errSeen} }},
 		{name: "the kubelet hands out nothing", change: func(_ *doctor.Config, f *doctor.Facts) { f.Kubelet = doctor.Kubelet{From: "its flags"} }},
 		{name: "the kubelet hands out the agent, which listens to the Service", mode: rules.Transparent, change: func(_ *doctor.Config, f *doctor.Facts) {
@@ -242,6 +254,33 @@ func onCilium(change func(*doctor.Facts)) func(*doctor.Config, *doctor.Facts) {
 		f.Cilium.LocalErr = errors.New("opening Cilium's map of endpoints: no such file or directory")
 		change(f)
 	}
+}
+
+// TestPushFix checks that each cause of a missing session has its own fix.
+func TestPushFix(t *testing.T) {
+	t.Parallel()
+	for why, want := range map[string]string{
+		subscribe.NoServer: "cluster.central.service", "push://10.244.0.2:53: " + subscribe.NoPush: "push.clients", "connection refused": "over TCP",
+	} {
+		c := configured(rules.LinkLocal)
+		f := well(&c)
+		onPush(subscribe.Stats{Why: why})(&c, &f)
+		r := doctor.Examine(c, f)
+		i := slices.IndexFunc(r.Lines, func(l doctor.Line) bool { return l.Check == "push" })
+		if i < 0 || !strings.Contains(r.Lines[i].Fix, want) {
+			t.Errorf("%s: %+v, want a fix with %q", why, r.Lines, want)
+		}
+	}
+}
+
+// onPush returns a change to an agent with this push session.
+func onPush(s subscribe.Stats) func(*doctor.Config, *doctor.Facts) {
+	return func(c *doctor.Config, _ *doctor.Facts) { c.Push.Session = &s }
+}
+
+// onSubscribers returns a change to a resolver with these subscribers.
+func onSubscribers(s push.Stats) func(*doctor.Config, *doctor.Facts) {
+	return func(c *doctor.Config, _ *doctor.Facts) { c.Push.Served = &s }
 }
 
 // seenCilium returns the facts of a process with these options.

@@ -41,6 +41,8 @@ type Config struct {
 
 	Gaps []convert.Gap // between the cluster's DNS and this agent; nil: not known
 
+	Push Push
+
 	Timeout time.Duration // timeout of one probe; 0: 1 s
 
 	// Command is the argv of a child process, which runs [Serve]; empty: no test from a pod, and no files of pods and the kubelet.

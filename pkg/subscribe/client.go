@@ -60,11 +60,18 @@ type Client struct {
 	stats       Stats
 }
 
+// NoServer is [Stats.Why] if no server is known, and NoPush its end if the server refuses sessions.
+const (
+	NoServer = "no server is known"
+	NoPush   = "the server has no DNS push"
+)
+
 // Stats are the state and the counters of a Client.
 type Stats struct {
 	Server   string    `json:"server,omitempty"` // server of the session; empty: no name is subscribed to
 	Since    time.Time `json:"since,omitzero"`   // when the session began
 	Why      string    `json:"why,omitempty"`    // why there is none
+	Idle     bool      `json:"idle,omitempty"`   // there is none because no name is asked for
 	Names    int       `json:"names"`            // subscribed to
 	Sessions uint64    `json:"sessions"`         // sessions that began
 	Asked    uint64    `json:"asked"`            // questions on sessions
@@ -98,7 +105,7 @@ func (c *Client) Stats() Stats {
 	defer c.mu.Unlock()
 	st := c.stats
 	if s := c.session; s != nil {
-		st.Server, st.Since, st.Why, st.Names = s.label, s.begun, "", len(s.order)
+		st.Server, st.Since, st.Why, st.Idle, st.Names = s.label, s.begun, "", false, len(s.order)
 	}
 	return st
 }

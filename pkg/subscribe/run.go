@@ -43,7 +43,9 @@ func (c *Client) Run(ctx context.Context) error {
 			avoid[addr] = c.cfg.Now().Add(pause)
 		}
 		var wanted chan struct{}
-		if errors.Is(err, errIdle) {
+		idle := errors.Is(err, errIdle)
+		c.setIdle(idle)
+		if idle {
 			wanted = c.wanted
 		} else {
 			pausing.Reset(rand.N(reconnectDelay)) //nolint:gosec // not a secret
@@ -83,7 +85,7 @@ func (c *Client) choose(avoid map[netip.AddrPort]time.Time, last netip.AddrPort)
 		}
 	}
 	if !best.IsValid() && len(servers) == 0 {
-		c.setWhy("no server is known")
+		c.setWhy(NoServer)
 	}
 	return best
 }
@@ -92,6 +94,12 @@ func (c *Client) setWhy(why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stats.Why = why
+}
+
+func (c *Client) setIdle(idle bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stats.Idle = idle
 }
 
 // hold holds a session with the server at addr until it ends. It returns why it ended, and for how long to leave that server alone.

@@ -40,7 +40,7 @@ const (
 
 var (
 	// errUnsupported is the error of a server that does not push.
-	errUnsupported = errors.New("the server has no DNS push")
+	errUnsupported = errors.New(NoPush)
 	// errIdle is the error of a session without a name for as long as the server allows.
 	errIdle = errors.New("no name is asked for")
 )

@@ -213,6 +213,7 @@ func (t *table) addCentral(w *watch.Stats, routes []Route) {
 func (t *table) addSubscribe(s *subscribe.Stats) {
 	t.section = "Push from the central resolver"
 	t.truth("subscribe_session", "1 while a server of the central resolver reports changes of names.", s.Server != "")
+	t.truth("subscribe_idle", "1 while there is no session because no name is asked for.", s.Idle)
 	t.value("subscribe_names", "Names whose changes it reports.", float64(s.Names))
 	t.total("subscribe_sessions_total", "Sessions that began.", s.Sessions)
 	t.total("subscribe_questions_total", "Queries on a session.", s.Asked)
