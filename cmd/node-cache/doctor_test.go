@@ -119,6 +119,19 @@ func TestDoctorPush(t *testing.T) {
 	}
 }
 
+// TestDoctorResolver checks a resolver, whose configuration is not one of an agent.
+func TestDoctorResolver(t *testing.T) {
+	t.Parallel()
+	addr := serveSocket(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"push": {"sessions": 3, "refused": {"memory": 7}}}`)
+	}))
+	const text = "push: {clients: [10.0.0.0/16]}\nlisten: {addresses: [127.0.0.1], port: 1}\ncluster: {manifests: ., ranges: [10.96.0.0/12]}\nadmin: {address: '', socket: %s}\n"
+	got := command("doctor", "--no-pod", "--name", "-", "--config", file(t, fmt.Sprintf(text, strings.TrimPrefix(addr, "unix:"))))
+	if !strings.Contains(got.Stdout, "for lack of memory since the start: 7 subscriptions refused") {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestDoctorComparesZones has a Corefile with a zone for each way to serve one, a line without counterpart in two blocks, names in a file,
 // and upstreams of its own, and agents that serve none, some and all of it.
 func TestDoctorComparesZones(t *testing.T) {
