@@ -21,18 +21,19 @@ const (
 
 // An Entry describes what is stored under one key, at one time.
 type Entry struct {
-	Name   []byte    // canonical wire form
-	Type   uint16    // 0: all types, because the name does not exist
-	DO, CD bool      // flags of the questions it answers
-	Subnet []byte    // RFC 7871 option data; nil: none
-	Kept   bool      // the answer is kept, see Answer.Kept
-	State  Freshness // PrefetchDue: Lookup has returned that for it; never Absent
-	Rcode  int
-	Age    time.Duration // since it was stored
-	Left   time.Duration // until expiry, for a kept answer without further calls of Vouch; negative: since expiry
-	Hits   int           // since it was stored, 65535 at most
-	Size   int           // bytes in its log
-	Msg    []byte        // whole message with current TTLs; nil from Peek and Top
+	Name    []byte    // canonical wire form
+	Type    uint16    // 0: all types, because the name does not exist
+	DO, CD  bool      // flags of the questions it answers
+	Subnet  []byte    // RFC 7871 option data; nil: none
+	Kept    bool      // the answer is kept, see Answer.Kept
+	Vouched bool      // Kept, and a call of Vouch keeps it now
+	State   Freshness // PrefetchDue: Lookup has returned that for it; never Absent
+	Rcode   int
+	Age     time.Duration // since it was stored
+	Left    time.Duration // until expiry, for a kept answer without further calls of Vouch; negative: since expiry
+	Hits    int           // since it was stored, 65535 at most
+	Size    int           // bytes in its log
+	Msg     []byte        // whole message with current TTLs; nil from Peek and Top
 }
 
 // Inspect returns the entries of name, which is canonical and in wire form, sorted by type and flags:
@@ -161,8 +162,8 @@ func (s *shard) walk(pos int, f func(off int, e entry) bool) (next int) {
 func (s *shard) publicEntry(e entry, at int64) Entry {
 	v := Entry{
 		Name: bytes.Clone(e.name()), Type: e.rrtype(), State: s.stateOf(e, at), Rcode: int(e.msg()[3] & 0x0f),
-		Kept: e.kept(),
-		Age:  time.Duration(max(0, at-e.stored())), Left: time.Duration(s.end(e) - at), Hits: int(e.hits()), Size: e.size(),
+		Kept: e.kept(), Vouched: e.kept() && at-s.vouchedAt(e) < int64(keptFor),
+		Age: time.Duration(max(0, at-e.stored())), Left: time.Duration(s.end(e) - at), Hits: int(e.hits()), Size: e.size(),
 	}
 	if tail := e.tail(); len(tail) > 0 {
 		v.DO, v.CD = wire.KeyFlags(tail[0])

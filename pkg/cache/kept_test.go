@@ -174,8 +174,11 @@ func TestKeptElsewhere(t *testing.T) {
 	t.Run("entries", func(t *testing.T) {
 		t.Parallel()
 		e, ok := make10(t).Peek(keptKey, after(103*s))
-		if !ok || !e.Kept || e.Age != 93*s || e.Left != 27*s || e.State != cache.Fresh {
+		if !ok || !e.Kept || !e.Vouched || e.Age != 93*s || e.Left != 27*s || e.State != cache.Fresh {
 			t.Errorf("%+v", e)
+		}
+		if e, ok = make10(t).Peek(keptKey, after(105*s)); !ok || !e.Kept || e.Vouched {
+			t.Errorf("5 s after the last call: %+v", e)
 		}
 	})
 	t.Run("a resized cache", func(t *testing.T) {

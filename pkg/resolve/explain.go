@@ -30,7 +30,7 @@ import (
 //	age      of the entry, whole seconds
 //	left     seconds until the entry expires; negative: since then; for synthesized addresses: until these expire
 //	took     milliseconds from the query to its reply, if upstream was queried
-//	kept     no: the answer may not be cached
+//	kept     no: the answer may not be cached; push: kept since it was stored, see [cache.Cache.Vouch]
 //	route    the zone of the route; none: no route takes the name
 //	kernel   yes: pods get a copy of the answer from the kernel
 //
@@ -173,7 +173,7 @@ func (a *explanation) state(p *Plan, source Source, key, name []byte, now time.T
 		return
 	}
 	a.add("state=%s", e.State)
-	if e.Kept {
+	if e.Vouched {
 		a.add("kept=push")
 	}
 	a.add("age=%ds", e.Age/time.Second)

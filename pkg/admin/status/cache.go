@@ -39,7 +39,7 @@ type CacheEntry struct {
 	Rcode   string   `json:"rcode"`
 	Age     int64    `json:"ageSeconds"`        // since it was stored
 	Left    int64    `json:"leftSeconds"`       // until it expires; negative: since it expired
-	Kept    bool     `json:"kept,omitempty"`    // by push: it does not expire until a change is reported
+	Kept    bool     `json:"kept,omitempty"`    // by push since it was stored: it does not expire until a change is reported
 	Hits    int      `json:"hits"`              // since it was stored; 65535: that many or more
 	Bytes   int      `json:"bytes"`             // memory used
 	Records []string `json:"records,omitempty"` // in presentation form, with remaining TTLs; only in /cache/get
@@ -141,7 +141,7 @@ func RecordType(text string) (uint16, error) {
 func entryView(e *cache.Entry) CacheEntry {
 	v := CacheEntry{
 		Type: allTypes, Subnet: subnetText(e.Subnet), State: e.State.String(), Rcode: dns.RcodeToString[e.Rcode],
-		Age: int64(e.Age / time.Second), Left: secondsLeft(e.Left), Kept: e.Kept, Hits: e.Hits, Bytes: e.Size,
+		Age: int64(e.Age / time.Second), Left: secondsLeft(e.Left), Kept: e.Vouched, Hits: e.Hits, Bytes: e.Size,
 	}
 	v.Name, _, _ = dns.UnpackDomainName(e.Name, 0)
 	if e.Type != 0 {

@@ -57,6 +57,16 @@ func TestViewOf(t *testing.T) {
 			CacheEntry{Name: `\027[2J.\..`, Type: "A", Subnet: "2001:db8:0:100::/56", State: "fresh", Rcode: "NOERROR"},
 		},
 		{
+			"an answer that is kept",
+			cache.Entry{Name: name, Type: 1, State: cache.Fresh, Kept: true, Vouched: true, Age: time.Hour, Left: 5 * time.Second},
+			CacheEntry{Name: "www.example.com.", Type: "A", State: "fresh", Rcode: "NOERROR", Age: 3600, Kept: true, Left: 5},
+		},
+		{
+			"an answer whose server is silent",
+			cache.Entry{Name: name, Type: 1, State: cache.Fresh, Kept: true, Age: time.Hour, Left: time.Second},
+			CacheEntry{Name: "www.example.com.", Type: "A", State: "fresh", Rcode: "NOERROR", Age: 3600, Left: 1},
+		},
+		{
 			"a client that opts out of subnets",
 			cache.Entry{Name: name, Type: 1, State: cache.Fresh, Subnet: []byte{0, 0, 0, 0}},
 			CacheEntry{Name: "www.example.com.", Type: "A", Subnet: "none", State: "fresh", Rcode: "NOERROR"},
