@@ -31,7 +31,8 @@ func tlsPair(t *testing.T, pipe bool) (server, client *tls.Config) {
 }
 
 // TestOverTLS runs the tests of sessions over TLS, which their harness finds out by the name of the test. It leaves out those that look
-// below TLS, and those of clients that read bytes of a record, which TLS reads as a whole.
+// below TLS, those of clients that read bytes of a record, which TLS reads as a whole, and those with too short a FrameTimeout for
+// handshakes.
 func TestOverTLS(t *testing.T) {
 	t.Parallel()
 	for _, test := range []func(*testing.T){
@@ -39,7 +40,7 @@ func TestOverTLS(t *testing.T) {
 		TestTCPPanicEndsOneSession, TestTCPRepliesFromManyGoroutines, TestTCPWorkersAreReused,
 		TestTCPStream, TestTCPStreamOversized, TestTCPStreamLetsOthersThrough, TestTCPStreamToSteadyClient, TestTCPStreamClientGone,
 		TestTCPIdle, TestTCPSlowLoris, TestTCPFramesInHalves, TestTCPFrameTimeoutWaitsForPipeline, TestTCPPipelineLimit, TestTCPWriteTimeout,
-		TestTCPOverflow, TestTCPRepliesWhileWriting, TestTCPEndedSessionsFreeRoom, TestTCPShedsIdleLongest, TestTCPHalfOpenFrames,
+		TestTCPOverflow, TestTCPRepliesWhileWriting, TestTCPEndedSessionsFreeRoom, TestTCPShedsIdleLongest,
 		TestTCPClientsThatDoNotRead, TestTCPDrainUnread, TestTCPDrainWithFullPipeline, TestTCPHandedOverSessionsEnd,
 	} {
 		name := runtime.FuncForPC(reflect.ValueOf(test).Pointer()).Name()
@@ -84,7 +85,7 @@ func TestTLSHandshakes(t *testing.T) {
 func TestTLSHandshakeRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const clients = 1000
+		const clients = 600
 		secured, client := tlsPair(t, true)
 		w := servePipes(t, server.TCPConfig{TLS: secured, MaxPerClient: clients}, nil)
 		w.tls = client
@@ -94,6 +95,6 @@ func TestTLSHandshakeRate(t *testing.T) {
 			all.Go(func() { w.dial() })
 		}
 		all.Wait()
-		assert.Equal(t, "the last one waited for", time.Second, time.Since(began).Round(10*time.Millisecond))
+		assert.Equal(t, "the last one waited for", 200*time.Millisecond, time.Since(began).Round(10*time.Millisecond))
 	})
 }
