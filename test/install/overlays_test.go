@@ -5,13 +5,17 @@ package install
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/kubenode"
 	"github.com/nodecache/node-cache/internal/proctest"
+	"github.com/nodecache/node-cache/pkg/subscribe"
 )
 
 // TestOverlays applies those that the README leaves out, with kube-proxy in its other mode and with pods at bridges.
@@ -66,7 +70,8 @@ func (b *harness) testCentral(t *testing.T) {
 	got := measure(t, clients, 2*time.Second, "by the central resolver")
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 
-	// The agents keep answers for 5 s, so that the resolvers are asked while they are replaced.
+	b.testPush(t)
+	// Sessions end with their resolver, and the agents ask again.
 	began := time.Now()
 	b.kubectl(t, "-n", "kube-system", "rollout", "restart", "deployment/node-cache-resolver")
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "deployment/node-cache-resolver", "--timeout=2m")
@@ -79,6 +84,50 @@ func (b *harness) testCentral(t *testing.T) {
 	proctest.Figure(t, "2 resolvers replaced in %s: %s", took, got)
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 	b.awaitAgentsReady(t)
+}
+
+// testPush gives a Service another address: the agents hear of it, and give no old one for the rest of its TTL.
+func (b *harness) testPush(t *testing.T) {
+	t.Helper()
+	const name = "pushed.default.svc.cluster.local"
+	push := func(pod corev1.Pod) (of subscribe.Stats) {
+		var s struct {
+			Cluster struct {
+				Central struct {
+					Push *subscribe.Stats `json:"push"`
+				} `json:"central"`
+			} `json:"cluster"`
+		}
+		b.status(t, pod, &s)
+		if s.Cluster.Central.Push == nil {
+			t.Fatalf("%s: push is off", pod.Name)
+		}
+		return *s.Cluster.Central.Push
+	}
+	place := func(port string) []string {
+		b.kubectl(t, "create", "service", "clusterip", "pushed", "--tcp="+port)
+		return []string{strings.TrimSpace(b.kubectl(t, "get", "service", "pushed", "--output=jsonpath={.spec.clusterIP}"))}
+	}
+	everywhere := func(want []string) func() bool {
+		return func() bool {
+			return !slices.ContainsFunc(b.Nodes, func(n *kubenode.Node) bool { return !slices.Equal(b.lookupFromNode(t, n, name), want) })
+		}
+	}
+	known := everywhere(place("80"))
+	b.eventually(t, "both agents know the Service, and keep answers", func() bool {
+		return known() && !slices.ContainsFunc(b.agents(t), func(pod corev1.Pod) bool { s := push(pod); return s.Server == "" || s.Kept == 0 })
+	})
+	b.kubectl(t, "delete", "service", "pushed")
+	took := b.eventually(t, "both agents know the next Service of this name", everywhere(place("81")))
+	for _, pod := range b.agents(t) {
+		s := push(pod)
+		proctest.Figure(t, "both agents have the new address %s after the Service is there; %s: %d names, %d answers kept, %d changes reported",
+			took.Round(time.Millisecond), pod.Spec.NodeName, s.Names, s.Kept, s.Events)
+		if s.Events == 0 {
+			t.Errorf("%s heard of no change", pod.Spec.NodeName)
+		}
+	}
+	b.kubectl(t, "delete", "service", "pushed")
 }
 
 // testPlatform runs the script that tests node-cache on any cluster, from the first command to the last.
