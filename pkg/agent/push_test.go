@@ -304,8 +304,8 @@ func TestPushAttack(t *testing.T) {
 	attackers.Wait()
 	slices.Sort(durations)
 	t.Logf("%d messages; queries: median %s, p99 %s; %+v", sent.Load(), durations[1000], durations[1980], *st)
-	proctest.Eventually(t, time.Minute, "subscriptions are left", func() bool { return statusOf(t, a).Push.Subscriptions == 0 })
-	if st := statusOf(t, a).Push; st.Sessions != 0 || st.Names != 0 || st.Bytes != 0 {
-		t.Errorf("after the attack: %+v", st)
-	}
+	proctest.Eventually(t, time.Minute, "nothing is left of the attack", func() bool { // connections that the kernel had queued come and go
+		st := statusOf(t, a).Push
+		return st.Sessions == 0 && st.Subscriptions == 0 && st.Names == 0 && st.Bytes == 0
+	})
 }
