@@ -18,9 +18,11 @@ import (
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
+// write replaces a file in one step: one that is written in place may be read while it is empty.
 func write(tb testing.TB, path, text string) {
 	tb.Helper()
-	assert.NoError(tb, os.WriteFile(path, []byte(text), 0o600))
+	assert.NoError(tb, os.WriteFile(path+".new", []byte(text), 0o600))
+	assert.NoError(tb, os.Rename(path+".new", path))
 }
 
 // blocks reports whether the lists block a name.
