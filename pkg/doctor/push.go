@@ -27,7 +27,7 @@ func checkPush(e *checker) {
 		e.add("push",
 			row{s.Server != "", OK, fmt.Sprintf("session with %s since %s, %s", s.Server, s.Since.UTC().Format(time.RFC3339), count(s.Names, "name", "names")), ""},
 			row{s.Idle, OK, "no session: no name is asked for", ""},
-			row{s.Why == subscribe.NoServer, Warn, "no session: " + s.Why, "give the Service cluster.central.service a ready endpoint, or set cluster.central.addresses"},
+			row{s.Why == subscribe.NoServer, Warn, "no session: " + s.Why, "if `node-cache status` names no server that is down, give the Service cluster.central.service a ready endpoint, or set cluster.central.addresses"},
 			row{
 				strings.HasSuffix(s.Why, subscribe.NoPush), Warn, "no session: " + s.Why,
 				"add this node's address to push.clients of the resolver; if it is another DNS server, such as CoreDNS, set cluster.central.push: off",

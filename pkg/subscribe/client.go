@@ -60,9 +60,9 @@ type Client struct {
 	stats       Stats
 }
 
-// NoServer is [Stats.Why] if no server is known, and NoPush its end if the server refuses sessions.
+// NoServer is [Stats.Why] without a server to open a session to, and NoPush its end if the server refuses sessions.
 const (
-	NoServer = "no server is known"
+	NoServer = "no server is known, or all are down"
 	NoPush   = "the server has no DNS push"
 )
 
