@@ -329,12 +329,7 @@ func checkCluster(d *decoder, c *Cluster) {
 		"a pod's service account has no contexts", "cluster.kubeconfig")
 	checkTogether(d, "cluster.namespaces", "cluster.namespaceSelector", len(c.Namespaces) > 0, c.NamespaceSelector != "",
 		"list the namespaces or select them")
-	hint := "leave it out: what changes in the view that answers here is dropped anyhow"
-	if c.Resolver == ResolverNone {
-		hint = "set cluster.resolver: central, and name the central resolver in cluster.central"
-	}
-	d.check(c.Invalidate && c.Resolver != ResolverCentral, "cluster.invalidate",
-		"true: needs cluster.resolver: central, which is "+c.Resolver, hint, "cluster.resolver")
+	checkNeedsCentral(d, c, c.Invalidate, "cluster.invalidate", "true", "leave it out: what changes in the view that answers here is dropped anyhow")
 	d.check(c.IgnoreEmptyService && c.Endpoints != EndpointsAll, "cluster.ignoreEmptyService",
 		"true: needs cluster.endpoints: all, which is "+c.Endpoints,
 		"only when every endpoint is known can a service be known to have none", "cluster.endpoints")
@@ -358,8 +353,7 @@ func checkCentral(d *decoder, c *Cluster) {
 		"the endpoints of the service are followed: keep the addresses only where there is no service")
 	d.check(c.Central.CA != "" && c.Central.ServerName == "", "cluster.central.tls.ca", "a file: needs cluster.central.tls.serverName",
 		"set the name in the certificates too", "cluster.central.tls.serverName")
-	d.check(c.Central.Push && c.Resolver != ResolverCentral, "cluster.central.push",
-		"on: needs cluster.resolver: central, which is "+c.Resolver, "leave it out: this process knows of the changes itself", "cluster.resolver")
+	checkNeedsCentral(d, c, c.Central.Push, "cluster.central.push", "on", "leave it out: this process knows of the changes itself")
 	checkTogether(d, "cluster.central.push", "cluster.invalidate", c.Central.Push, c.Invalidate,
 		"push reports the changes of Services too, and needs no watch of them")
 	d.check(c.Resolver == ResolverCentral && !c.Central.IsSet(), "cluster.resolver",
@@ -378,6 +372,15 @@ func checkZones(d *decoder, c *Config) {
 		hint := map[bool]string{true: "write forward: [], or the routes of other zones alone", false: "leave out one of them"}[zone == "."]
 		d.check(route >= 0, path, fmt.Sprintf("%s: has a route, forward[%d]", quote(zone), route), hint)
 	}
+}
+
+// checkNeedsCentral reports a key that is set, with a value, although no central resolver answers the cluster's names. The hint is for a
+// process that answers them itself.
+func checkNeedsCentral(d *decoder, c *Cluster, set bool, key, value, hint string) {
+	if c.Resolver == ResolverNone {
+		hint = "set cluster.resolver: central, and name the central resolver in cluster.central"
+	}
+	d.check(set && c.Resolver != ResolverCentral, key, value+": needs cluster.resolver: central, which is "+c.Resolver, hint, "cluster.resolver")
 }
 
 // checkClusterRoute reports a route for the whole of a domain that is not forwarded.
