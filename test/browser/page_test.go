@@ -32,7 +32,9 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin/relay"
 	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/admin/top"
+	"github.com/nodecache/node-cache/pkg/names/push"
 	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/subscribe"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -118,6 +120,8 @@ func exampleServer(t *testing.T) (address, socket string) {
 			e.Failed, e.Clients = 1019, []status.FailedClient{{Client: "shop/web-5d4f8c7b9-x2x7q", Name: "api.example.com."}}
 		}
 	}
+	s.Cluster.Central.Push = &subscribe.Stats{Server: "push://[2001:db8:1111:2222:3333:4444:5555:6666]:53", Since: time.Unix(0, 0), Names: 41, Kept: 12345, Events: 17}
+	s.Push = &push.Stats{Sessions: 500, Subscriptions: 150_000, Refused: push.Refused{Memory: 1}, Ended: push.Ended{Memory: 2}} // no process has both
 	var st resolve.Stats
 	now := time.Now
 	shift := time.Date(2026, 11, 21, 1, 10, 0, 0, time.UTC).Sub(time.Date(2000, 1, 1, 0, 10, 0, 0, time.UTC)) // from virtual time to that of the example
@@ -277,6 +281,8 @@ func TestPageExample(t *testing.T) {
 				{"what was slow in the last hour?", "section[aria-labelledby=timeline]", "4s for api.example.com. to shop/web-5d4f8c7b9-x2x7q at 01:06:40, SERVFAIL"},
 				{"is the cache effective?", "main", "97 % hits"},
 				{"how long do hits and misses take?", "section[aria-labelledby=plots] tbody", "cache"},
+				{"which server reports changes?", "section[aria-labelledby=cluster]", "session with push://[2001:db8:1111:2222:3333:4444:5555:6666]:53 since 1970-01-01"},
+				{"have subscribers enough memory?", "section[aria-labelledby=cluster] p:last-of-type", "1 for lack of memory"},
 				{"which node, of which cluster?", "h1", "worker-3, cluster west"},
 			} {
 				if text := p.text(q.selector); !strings.Contains(text, q.answer) {

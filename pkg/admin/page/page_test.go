@@ -24,8 +24,10 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/admin/top"
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/names/push"
 	"github.com/nodecache/node-cache/pkg/pods"
 	"github.com/nodecache/node-cache/pkg/resolve"
+	"github.com/nodecache/node-cache/pkg/subscribe"
 )
 
 // index is the part of a view that does not depend on the client.
@@ -48,6 +50,11 @@ func config() page.Config {
 		Status: func() status.Status { return status.Status{} }, Stats: func() resolve.Stats { return resolve.Stats{} },
 		Recent: func() *top.Recent { return &top.Recent{} }, SearchPath: func() bool { return false }, Now: time.Now,
 	}
+}
+
+// statusOf returns a status with what an agent and a resolver say of push.
+func statusOf(c status.Cluster, served *push.Stats) func() status.Status {
+	return func() status.Status { return status.Status{Cluster: &c, Push: served} }
 }
 
 // serve requests a path of a page with the configuration.
@@ -102,7 +109,7 @@ func TestContent(t *testing.T) {
 		{
 			"nothing is known", func(*page.Config) {}, shown,
 			[]string{"0 queries, – hits", "Problems none", "hits –", "hits – misses –", "stale – SERVFAIL –", "no cluster", "not managed", "/top queries of pods"},
-			[]string{"Live queries", "restart", "node-cache page", "Slowest replies"},
+			[]string{"Live queries", "restart", "node-cache page", "Slowest replies", "Push:", "Subscribers"},
 		},
 		{
 			"the status of docs/status.md", func(c *page.Config) { c.Status = func() status.Status { return example(t) } }, shown,
@@ -126,6 +133,36 @@ func TestContent(t *testing.T) {
 			}, shown,
 			[]string{"not ready: starting", "Waits for a restart: listen.port intercept", "fd00::10 not held no reply broken 1 of 2 endpoints fail", "waits for service: unreachable", "pods of the node forbidden 7 –"},
 			nil,
+		},
+		{
+			"a session of push", func(c *page.Config) {
+				c.Status = statusOf(status.Cluster{Central: &status.Central{Push: &subscribe.Stats{
+					Server: "push://10.0.1.7:53", Since: time.Date(2026, 11, 20, 22, 9, 1, 0, time.FixedZone("", 3600)), Names: 41, Kept: 1234, Events: 17,
+				}}}, nil)
+			}, shown,
+			[]string{"Push: session with push://10.0.1.7:53 since 2026-11-20 21:09:01 UTC, 41 names. 1234 answers kept, 17 changes reported."},
+			[]string{"no session", "Subscribers"},
+		},
+		{
+			"no session of push", func(c *page.Config) {
+				c.Status = statusOf(status.Cluster{Central: &status.Central{Push: &subscribe.Stats{Why: subscribe.NoServer, Kept: 3}}}, nil)
+			}, shown,
+			[]string{"Push: no session: " + subscribe.NoServer + " . 3 answers kept, 0 changes reported."},
+			[]string{"since", "no name is asked for"},
+		},
+		{
+			"an idle agent", func(c *page.Config) {
+				c.Status = statusOf(status.Cluster{Central: &status.Central{Push: &subscribe.Stats{Why: "idle", Idle: true}}}, nil)
+			}, shown,
+			[]string{"Push: no session: no name is asked for."},
+			nil,
+		},
+		{
+			"a resolver", func(c *page.Config) {
+				c.Status = statusOf(status.Cluster{}, &push.Stats{Sessions: 3, Subscriptions: 900, Refused: push.Refused{Name: 7, Count: 2, Memory: 5}, Ended: push.Ended{Memory: 1}})
+			}, shown,
+			[]string{"Subscribers: 3 sessions, 900 subscriptions. Refused: 7 by name, 2 for their number, 5 for lack of memory . Sessions ended for lack of memory: 1"},
+			[]string{"Push:"},
 		},
 		{
 			"pods", func(c *page.Config) { c.Recent = busy }, shown,
