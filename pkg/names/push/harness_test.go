@@ -113,6 +113,7 @@ type conn struct {
 	mu      sync.Mutex
 	got     []string
 	raw     [][]byte
+	takes   time.Duration // to queue a message with Push
 	full    bool
 	aborted bool
 	ended   bool
@@ -131,8 +132,9 @@ func (c *conn) SendMessage(msg []byte) bool {
 
 func (c *conn) Push(msg []byte) bool {
 	c.mu.Lock()
-	full := c.full
+	full, takes := c.full, c.takes
 	c.mu.Unlock()
+	time.Sleep(takes)
 	if full {
 		return false
 	}

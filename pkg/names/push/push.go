@@ -24,8 +24,8 @@ const (
 	heartbeat = 2 * time.Second
 	beats     = 20
 
-	// If a round wrote to more than few sessions, the next one waits until batch has passed, and combines what changes meanwhile.
-	few   = 16
+	// After a round the next one waits for rests times as long as that took, at most batch, and combines what changes meanwhile.
+	rests = 4
 	batch = 50 * time.Millisecond
 
 	// slow is how long marked names may wait for a client that does not read.
@@ -144,9 +144,11 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-wake:
-			if s.round(ctx) > few {
+			begin := s.cfg.Now()
+			s.round(ctx)
+			if rest := rests * s.cfg.Now().Sub(begin); rest > 0 {
 				wake = nil
-				pause.Reset(batch)
+				pause.Reset(min(rest, batch))
 			}
 		case <-pause.C:
 			wake = s.wake
@@ -156,8 +158,8 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// round marks the names whose owners have changed, and sends them. It returns the number of sessions that it wrote to.
-func (s *Server) round(ctx context.Context) (written int) {
+// round marks the names whose owners have changed, and sends them.
+func (s *Server) round(ctx context.Context) {
 	s.changedMu.Lock()
 	changed, all := s.changed, s.all
 	s.changed, s.all = make(map[string]struct{}), false
@@ -173,7 +175,6 @@ func (s *Server) round(ctx context.Context) (written int) {
 	for _, session := range due {
 		s.flush(ctx, session)
 	}
-	return len(due)
 }
 
 // flush sends the marked names of a session. It returns false if some are left, since the client does not read. A panic ends the session:

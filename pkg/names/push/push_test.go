@@ -209,43 +209,51 @@ func TestSetNotQueue(t *testing.T) {
 	})
 }
 
-// A change goes out at once. If it concerns many sessions, those of the next 50 ms are sent together.
+// A change goes out at once. The next ones wait for four times as long as that took, at most 50 ms, and are sent together.
 func TestBatches(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		h := newHarness(t)
-		h.run(t)
-		var clients []*client
-		for range 100 {
-			c := h.client("192.0.2.1")
-			c.subscribe(t, "web.shop.svc.cluster.local", "db.shop.svc.cluster.local")
-			c.take()
-			clients = append(clients, c)
-		}
-		start := time.Now()
-		h.put("web", "10.0.0.1")
-		synctest.Wait()
-		for _, c := range clients {
-			if c.take() == "" {
-				t.Fatal("the first change was not pushed at once")
-			}
-		}
-		for i := range 9 {
-			h.put("web", fmt.Sprintf("10.0.0.%d", 10+i))
-			h.put("db", fmt.Sprintf("10.0.1.%d", 10+i))
-			time.Sleep(5 * time.Millisecond)
-		}
-		if got := clients[0].take(); got != "" {
-			t.Errorf("after %s: %s", time.Since(start), got)
-		}
-		time.Sleep(5 * time.Millisecond)
-		synctest.Wait()
-		for _, c := range clients {
-			if got := c.take(); strings.Count(got, "push") != 1 || !strings.Contains(got, "10.0.0.18") || !strings.Contains(got, "10.0.1.18") {
-				t.Fatalf("after %s: %s", time.Since(start), got)
-			}
-		}
-	})
+	for label, tt := range map[string]struct{ sessions, wait int }{"few sessions": {5, 20}, "many": {100, 50}} {
+		t.Run(label, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t)
+				h.run(t)
+				var clients []*client
+				for range tt.sessions {
+					c := h.client("192.0.2.1")
+					c.subscribe(t, "web.shop.svc.cluster.local", "db.shop.svc.cluster.local")
+					c.take()
+					c.takes = time.Millisecond
+					clients = append(clients, c)
+				}
+				start := time.Now()
+				h.put("web", "10.0.0.1")
+				time.Sleep(time.Duration(tt.sessions)*time.Millisecond + 1)
+				for _, c := range clients {
+					if c.take() == "" {
+						t.Fatal("the first change was not pushed at once")
+					}
+				}
+				for i := range tt.wait - 1 {
+					h.put("web", fmt.Sprintf("10.0.0.%d", 10+i))
+					h.put("db", fmt.Sprintf("10.0.1.%d", 10+i))
+					time.Sleep(time.Millisecond)
+				}
+				for _, c := range clients {
+					if got := c.take(); got != "" {
+						t.Fatalf("after %s: %s", time.Since(start), got)
+					}
+				}
+				time.Sleep(time.Duration(1+tt.sessions) * time.Millisecond)
+				web, db := fmt.Sprintf("10.0.0.%d", 8+tt.wait), fmt.Sprintf("10.0.1.%d", 8+tt.wait)
+				for _, c := range clients {
+					if got := c.take(); strings.Count(got, "push") != 1 || !strings.Contains(got, web) || !strings.Contains(got, db) {
+						t.Fatalf("after %s: %s", time.Since(start), got)
+					}
+				}
+			})
+		})
+	}
 }
 
 // A client that does not read is cut after 5 s; the others have their pushes and heartbeats.
