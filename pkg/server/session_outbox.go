@@ -103,13 +103,16 @@ func (o *outbox) Reply(msg []byte, _ *wire.SendBatch) {
 }
 
 // SendMessage implements [wire.Stream] for every miss of the session.
-func (o *outbox) SendMessage(msg []byte) bool {
+func (o *outbox) SendMessage(msg []byte) bool { return o.sendWithin(msg, maxStreamPending) }
+
+// sendWithin is SendMessage with a bound of the queued bytes.
+func (o *outbox) sendWithin(msg []byte, bound int) bool {
 	if len(msg) > wire.MaxMessage {
 		o.server.count(&o.server.stats.Oversized, 1)
 		return false
 	}
 	o.mu.Lock()
-	room := !o.fullLocked(msg) || o.awaitSpaceLocked(msg)
+	room := !o.fullLocked(msg, bound) || o.awaitSpaceLocked(msg, bound)
 	sent := room && !o.closed && !o.appendLocked(msg)
 	o.mu.Unlock()
 	if !room && o.abort() {
@@ -121,7 +124,7 @@ func (o *outbox) SendMessage(msg []byte) bool {
 
 // awaitSpaceLocked waits until a stream's message has room or the outbox is closed. It returns false
 // if neither happens within streamWriteTimeouts.
-func (o *outbox) awaitSpaceLocked(msg []byte) bool {
+func (o *outbox) awaitSpaceLocked(msg []byte, bound int) bool {
 	late := false
 	limit := time.AfterFunc(streamWriteTimeouts*o.server.cfg.WriteTimeout, func() {
 		o.mu.Lock()
@@ -130,16 +133,16 @@ func (o *outbox) awaitSpaceLocked(msg []byte) bool {
 		o.drained.Broadcast()
 	})
 	defer limit.Stop()
-	for o.fullLocked(msg) && !late {
+	for o.fullLocked(msg, bound) && !late {
 		o.drained.Wait()
 	}
-	return !o.fullLocked(msg)
+	return !o.fullLocked(msg, bound)
 }
 
 // fullLocked reports whether a stream's message has to wait.
-func (o *outbox) fullLocked(msg []byte) bool {
+func (o *outbox) fullLocked(msg []byte, bound int) bool {
 	held := len(o.pending) + o.sending
-	return !o.closed && held > 0 && held+wire.FrameHeader+len(msg) > maxStreamPending
+	return !o.closed && held > 0 && held+wire.FrameHeader+len(msg) > bound
 }
 
 // appendLocked adds msg to pending. It reports whether there is no room.

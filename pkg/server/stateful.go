@@ -12,6 +12,9 @@ import (
 const (
 	// maxPushed bounds the bytes of queued answers to which Push may add a message.
 	maxPushed = 32 << 10
+	// maxResponded bounds the bytes of queued answers to which SendMessage may add one: the largest message, of 16,382 bytes, has room
+	// behind it. So a client that subscribes faster than it reads waits, and its first PUSHes are not built in vain.
+	maxResponded = maxPushed - wire.FrameHeader - 16382
 	// lastWait is how long a client may take to end the connection after the last message (RFC 8490 section 6.6.1).
 	lastWait = 5 * time.Second
 	// opcodeStateful is that of DNS stateful operations.
@@ -44,6 +47,8 @@ type StatefulConn interface {
 	SendMessage(msg []byte) bool
 	// Push is SendMessage, but returns false instead of blocking.
 	Push(msg []byte) bool
+	// HasRoom reports whether Push would take a message of 16,382 bytes.
+	HasRoom() bool
 	// Last sends the last message. Later ones, and answers, are dropped. The connection ends 5 s later at the latest.
 	Last(msg []byte)
 	// Abort ends the connection with a reset.
@@ -93,6 +98,8 @@ func (s *session) closeStateful() {
 // A statefulConn implements [StatefulConn].
 type statefulConn struct{ *outbox }
 
+func (c statefulConn) SendMessage(msg []byte) bool { return c.sendWithin(msg, maxResponded) }
+
 func (c statefulConn) Push(msg []byte) bool {
 	o := c.outbox
 	o.mu.Lock()
@@ -104,6 +111,13 @@ func (c statefulConn) Push(msg []byte) bool {
 	o.mu.Unlock()
 	o.server.shedMemory()
 	return room
+}
+
+func (c statefulConn) HasRoom() bool {
+	o := c.outbox
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.closed || len(o.pending)+o.sending <= maxResponded
 }
 
 func (c statefulConn) Last(msg []byte) {

@@ -161,6 +161,34 @@ func TestStatefulPushAndLast(t *testing.T) {
 	})
 }
 
+// A response waits until the largest PUSH has room behind it.
+func TestStatefulResponseLeavesRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := newStateful()
+		h := servePipes(t, server.TCPConfig{Stateful: st}, nil)
+		c := h.dial()
+		c.say("add")
+		conn := <-st.conns
+		largest := append(make([]byte, 12), strings.Repeat("x", 16382-12)...)
+		if !conn.Push(largest) {
+			t.Fatal("the first PUSH has no room")
+		}
+		var sent atomic.Bool
+		go func() { sent.Store(conn.SendMessage([]byte("0123456789abresponse"))) }()
+		synctest.Wait()
+		assert.Equal(t, "a response before the client has read", false, sent.Load())
+		c.hear(string(largest[12:]))
+		c.hear("response")
+		synctest.Wait()
+		assert.Equal(t, "the response", true, sent.Load())
+		conn.SendMessage([]byte("0123456789absecond"))
+		assert.Equal(t, "a PUSH behind a response", true, conn.Push(largest))
+		c.hear("second")
+		c.hear(string(largest[12:]))
+	})
+}
+
 // A session with a lasting operation is not idle: others are evicted first.
 func TestStatefulIsNotEvicted(t *testing.T) {
 	t.Parallel()

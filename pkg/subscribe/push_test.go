@@ -83,6 +83,7 @@ func (p *peer) Push(msg []byte) bool {
 	defer p.mu.Unlock()
 	return !p.mute && writeFrame(p.Conn, msg) == nil
 }
+func (p *peer) HasRoom() bool   { return true }
 func (p *peer) Last(msg []byte) { p.Push(msg) }
 func (p *peer) Abort()          { _ = p.Close() }
 

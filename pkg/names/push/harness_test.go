@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,8 +28,9 @@ type harness struct {
 	*push.Server
 	store, set *zone.Store
 	budget     int64
-	defect     bool   // a defect of the zones
-	refused    string // a name whose answers come from elsewhere
+	reads      atomic.Int64 // of names' records
+	defect     bool         // a defect of the zones
+	refused    string       // a name whose answers come from elsewhere
 	view       dso.View
 }
 
@@ -55,6 +57,7 @@ func newHarness(tb testing.TB) *harness {
 			return nil
 		},
 		Zones: func() zone.Zones {
+			h.reads.Add(1)
 			if h.defect {
 				panic("a defect")
 			}
@@ -140,6 +143,12 @@ func (c *conn) Push(msg []byte) bool {
 	}
 	c.SendMessage(msg)
 	return true
+}
+
+func (c *conn) HasRoom() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.full
 }
 
 func (c *conn) Last(msg []byte) {

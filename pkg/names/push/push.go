@@ -5,6 +5,7 @@ package push
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"sync"
@@ -71,6 +72,8 @@ type Conn interface {
 	SendMessage(msg []byte) bool
 	// Push is SendMessage, but returns false instead of blocking.
 	Push(msg []byte) bool
+	// HasRoom reports whether Push would take the largest message.
+	HasRoom() bool
 	// Last sends the last message. The connection ends 5 s later, if the client does not end it before.
 	Last(msg []byte)
 	// Abort ends the connection at once, with a reset.
@@ -94,6 +97,7 @@ type Server struct {
 	sessions [beats]map[*Session]struct{} // those that are open, by the turn of their heartbeats
 	turn     int
 	due      map[*Session]struct{} // those with marked names
+	silent   map[*Session]struct{} // those whose turn it was, and whose heartbeat was not sent yet
 	stats    Stats
 	panics   atomic.Uint64
 	open     atomic.Int64 // number of sessions
@@ -101,7 +105,7 @@ type Server struct {
 
 // New returns a Server.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, wake: make(chan struct{}, 1), changed: map[string]struct{}{}, due: map[*Session]struct{}{}}
+	s := &Server{cfg: cfg, wake: make(chan struct{}, 1), changed: map[string]struct{}{}, due: map[*Session]struct{}{}, silent: map[*Session]struct{}{}}
 	s.guard = panics.Guard{Where: "push", Log: cfg.Log, Count: &s.panics}
 	s.index.init()
 	for i := range s.sessions {
@@ -197,33 +201,28 @@ func (s *Server) markLocked(n *name) {
 	}
 }
 
-// beat sends the heartbeats of the sessions whose turn it is. Sessions with names that did not fit before try again.
+// beat sends the heartbeats of the sessions whose turn it is. Sessions with names or a heartbeat that did not fit before try again.
 func (s *Server) beat(ctx context.Context) {
 	now := s.cfg.Now()
 	s.mu.Lock()
 	s.turn = (s.turn + 1) % beats
-	turn := make([]*Session, 0, len(s.sessions[s.turn]))
 	for session := range s.sessions[s.turn] {
 		if session.established {
-			turn = append(turn, session)
+			s.silent[session] = struct{}{}
 		}
 	}
-	for session := range s.due {
-		if session.turn != s.turn {
-			turn = append(turn, session)
-		}
-	}
+	all := maps.Clone(s.silent)
+	maps.Copy(all, s.due)
 	s.mu.Unlock()
-	if len(turn) == 0 {
+	if len(all) == 0 {
 		return
 	}
 	msg := s.appendHeartbeat(nil, now)
-	for _, session := range turn {
-		switch {
-		case !s.flush(ctx, session):
-			session.endIfSlow(now)
-		case session.turn == s.turn:
+	for session := range all {
+		if s.flush(ctx, session) {
 			session.vouch(msg)
+		} else {
+			session.endIfSlow(now)
 		}
 	}
 }
@@ -266,6 +265,7 @@ func (s *Server) dropLocked(session *Session) bool {
 	session.ended, session.subscriptions, session.marked = true, nil, nil
 	delete(s.sessions[session.turn], session)
 	delete(s.due, session)
+	delete(s.silent, session)
 	s.open.Add(-1)
 	return true
 }

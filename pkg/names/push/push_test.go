@@ -286,6 +286,74 @@ func TestSlowClient(t *testing.T) {
 	})
 }
 
+// A heartbeat that had no room at its turn is sent as soon as the client has read, not at the next turn: two turns are nearly the 5 s
+// after which clients leave.
+func TestLateHeartbeat(t *testing.T) {
+	t.Parallel()
+	for label, changed := range map[string]bool{"the heartbeat has no room": false, "a changed name has none": true} {
+		t.Run(label, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t)
+				h.run(t)
+				c := h.client("192.0.2.1")
+				c.subscribe(t, "web.shop.svc.cluster.local")
+				for c.heartbeats() == 0 {
+					time.Sleep(time.Millisecond)
+				}
+				for c.heartbeats() == 0 {
+					time.Sleep(time.Millisecond)
+				}
+				time.Sleep(1900 * time.Millisecond)
+				c.setFull(true)
+				if changed {
+					h.put("web", "10.0.0.1")
+				}
+				time.Sleep(300 * time.Millisecond) // its turn is in the middle
+				c.setFull(false)
+				time.Sleep(150 * time.Millisecond)
+				if got := c.heartbeats(); got != 1 {
+					t.Errorf("%d heartbeats after the client has read, want 1", got)
+				}
+				time.Sleep(1900 * time.Millisecond) // and the next turn
+				if got := c.heartbeats(); got != 1 {
+					t.Errorf("%d heartbeats at the next turn, want 1", got)
+				}
+			})
+		})
+	}
+}
+
+// For a client that does not read, no record is read either, however often other names change.
+func TestNothingIsBuiltInVain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		h.put("first", "10.0.0.1")
+		h.run(t)
+		stuck := h.client("192.0.2.1")
+		stuck.subscribe(t, "web.shop.svc.cluster.local")
+		stuck.setFull(true)
+		h.put("web", "10.0.0.2")
+		stuck.subscribe(t, "first.shop.svc.cluster.local")
+		for i := range 100 {
+			h.put("other", fmt.Sprintf("10.0.1.%d", i))
+			synctest.Wait()
+		}
+		before := h.reads.Load()
+		time.Sleep(time.Second)
+		if got := h.reads.Load() - before; got != 0 || before != 1 {
+			t.Errorf("records were read %d times, and %d times later; want 1 for the first SUBSCRIBE", before, got)
+		}
+		stuck.take()
+		stuck.setFull(false)
+		time.Sleep(time.Second)
+		if got := stuck.take(); strings.Count(got, "-web") != 1 || strings.Count(got, "-first") != 1 {
+			t.Errorf("after the client has read: %s", got)
+		}
+	})
+}
+
 // A panic ends the session that it was for, since it may have missed a change. The others stay.
 func TestPanic(t *testing.T) {
 	t.Parallel()
@@ -446,6 +514,7 @@ type discard struct{}
 
 func (discard) SendMessage([]byte) bool { return true }
 func (discard) Push([]byte) bool        { return true }
+func (discard) HasRoom() bool           { return true }
 func (discard) Last([]byte)             {}
 func (discard) Abort()                  {}
 

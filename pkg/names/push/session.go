@@ -292,13 +292,16 @@ func (c *Session) markLocked(n *name) {
 func (c *Session) pushInitial(n *name) {
 	c.push.Lock()
 	defer c.push.Unlock()
-	b := c.server.builder(c)
-	defer b.free()
-	if !b.addRecords(n) || !b.end() {
-		c.server.mu.Lock()
-		c.markLocked(n)
-		c.server.mu.Unlock()
+	if c.to.HasRoom() {
+		b := c.server.builder(c)
+		defer b.free()
+		if b.addRecords(n) && b.end() {
+			return
+		}
 	}
+	c.server.mu.Lock()
+	c.markLocked(n)
+	c.server.mu.Unlock()
 }
 
 // flush sends the marked names. It returns false if some are left, since the client does not read.
@@ -314,7 +317,7 @@ func (c *Session) flush() (done bool) {
 	b := s.builder(c)
 	defer b.free()
 	for n := range names {
-		if !b.add(n) {
+		if !c.to.HasRoom() || !b.add(n) { // what nobody takes is not built
 			break
 		}
 	}
@@ -341,14 +344,19 @@ func (c *Session) flush() (done bool) {
 	return len(c.marked) == 0
 }
 
-// vouch sends a heartbeat, unless names were marked since flush.
+// vouch sends the heartbeat that is due, unless names were marked since flush.
 func (c *Session) vouch(heartbeat []byte) {
-	c.server.mu.Lock()
-	marked := len(c.marked) > 0
-	c.server.mu.Unlock()
-	if !marked {
-		c.to.Push(heartbeat)
+	s := c.server
+	s.mu.Lock()
+	_, silent := s.silent[c]
+	silent = silent && len(c.marked) == 0
+	s.mu.Unlock()
+	if !silent || !c.to.Push(heartbeat) {
+		return
 	}
+	s.mu.Lock()
+	delete(s.silent, c)
+	s.mu.Unlock()
 }
 
 // endIfSlow ends a session whose marked names have waited too long.
