@@ -52,7 +52,7 @@ type Client struct {
 	session *session   // asked for names; nil: there is none, or its server is behind
 	seen    []uint64   // newest version of each kind in the views of sessions that were asked
 	// doubts has when an object changed, if its session ended before the next View: seen does not count that change. At most
-	// maxNames are known by name; doubtAll is the last of the others.
+	// limits.names are known by name; doubtAll is the last of the others.
 	doubts   map[string]time.Time
 	doubtAll time.Time
 
@@ -207,7 +207,7 @@ func (c *Client) lost(s *session, why string) {
 	}
 	c.stats.Why = why
 	for owner, at := range s.unseen {
-		if len(c.doubts) < maxNames {
+		if len(c.doubts) < c.limits.names {
 			c.doubts[owner] = at
 		} else {
 			c.doubtAll = c.cfg.Now()

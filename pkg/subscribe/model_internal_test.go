@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -23,8 +24,9 @@ import (
 
 // The model: random worlds in virtual time. An API server has objects, whose versions only grow. Resolvers watch it, each with its own
 // delay, and answer with the version that they know. An agent, which is a Client and a cache, asks a resolver on a session and all of
-// them through a pool. Messages take time, PUSHes overtake answers, connections fall silent and break. Each answer that a client of the
-// agent gets has its version in it, and is compared with what the agent has received and with what the resolvers knew.
+// them through a pool. Messages take time, PUSHes overtake answers, connections fall silent and break. The agent is replaced, by a
+// hand-over or with a snapshot; the API server is restored from a backup. Each answer that a client of the agent gets, from it or from a
+// copy in the kernel, has its version in it, and is compared with what the agent has received and with what the resolvers knew.
 
 const (
 	modelTTL    = 5 * time.Second
@@ -70,6 +72,14 @@ type origin struct {
 	version  uint32
 }
 
+// A copied is a copy of an answer in the kernel. It is withdrawn when the cache reports a change of its name.
+type copied struct {
+	msg   []byte
+	until time.Time
+	entry cache.Entry
+	from  origin
+}
+
 // A world is one run.
 type world struct {
 	tb       testing.TB
@@ -81,7 +91,10 @@ type world struct {
 
 	objects   []fact
 	version   uint32
+	rv        uint64    // resourceVersion at the API server: it goes back with a restore
+	restored  time.Time // when the API server was restored from a backup
 	resolvers []*modelResolver
+	hasty     bool // sessions often end between a PUSH and the next View
 
 	cache   *cache.Cache
 	client  *Client
@@ -89,6 +102,7 @@ type world struct {
 	keys    [][]byte
 	flights map[string]*flight // by key
 	origins map[string]origin  // of what is stored under a key
+	kernel  map[string]copied  // by key
 
 	received   []uint32     // newest version of each object that was reported to the agent
 	receivedAt []time.Time  // when that was
@@ -96,6 +110,7 @@ type world struct {
 	youngView  time.Time    // arrival of the last View of an age below modelMaxAge, on the session
 	refuse     map[string]int
 	poolAsked  time.Time // when the answer that the pool delivers was asked for
+	odd        bool      // the answer that the agent processes is truncated
 	exhausted  bool      // and it was asked for again as often as it may be
 	tally      map[string]int
 }
@@ -143,9 +158,11 @@ func newWorld(tb testing.TB, seed uint64, c *cache.Cache, start time.Time) *worl
 	tb.Helper()
 	w := &world{
 		tb: tb, seed: seed, r: rand.New(rand.NewPCG(seed, 40)), now: start, end: start.Add(worldLength), cache: c,
-		flights: map[string]*flight{}, origins: map[string]origin{}, refuse: map[string]int{}, tally: map[string]int{},
+		flights: map[string]*flight{}, origins: map[string]origin{}, kernel: map[string]copied{}, rv: 1000, refuse: map[string]int{}, tally: map[string]int{},
 	}
 	c.Flush([]byte{0}, true)
+	c.Observe(w.withdraw)
+	w.hasty = w.chance(10)
 	for i := range 1 + w.r.IntN(5) {
 		w.objects = append(w.objects, fact{exists: w.chance(70)})
 		for _, below := range []bool{false, true} {
@@ -189,6 +206,9 @@ func (w *world) run() {
 		if w.conn != nil {
 			w.conn.flush()
 		}
+		if s := w.client.session; s != nil && (len(s.names) != len(s.order) || len(s.byID) != len(s.order)) {
+			w.fail("%d names, %d in order, %d by ID", len(s.names), len(s.order), len(s.byID))
+		}
 	}
 }
 
@@ -227,17 +247,44 @@ func (w *world) count(st Stats) {
 // change changes an object.
 func (w *world) change() {
 	object := w.r.IntN(len(w.objects))
+	w.rv++
+	w.put(object)
+}
+
+// put gives an object another state.
+func (w *world) put(object int) {
 	w.version++
 	w.objects[object] = fact{version: w.version, exists: w.chance(70), since: w.now}
 	for _, res := range w.resolvers {
-		res.feed(watchEvent{w.version, object, w.objects[object], w.now})
+		res.feed(watchEvent{w.rv, object, w.objects[object], w.now})
+	}
+}
+
+// restore has the API server go on from a backup. That ends all watches, and each resolver lists what there is.
+func (w *world) restore() {
+	w.rv -= 1 + w.r.Uint64N(50)
+	w.restored = w.now
+	for _, res := range w.resolvers {
+		res.queue, res.paused, res.newest = nil, w.now, 0
+	}
+	for object := range w.objects {
+		w.put(object)
+	}
+}
+
+// withdraw is the cache's observer: it removes the copies of a name, or of the names of an object.
+func (w *world) withdraw(name []byte) {
+	for key := range w.kernel {
+		if name == nil || bytes.HasSuffix([]byte(key[:len(key)-3]), name) {
+			delete(w.kernel, key)
+		}
 	}
 }
 
 // breakSomething has a part fail, for a time.
 func (w *world) breakSomething() {
 	res := w.resolvers[w.r.IntN(len(w.resolvers))]
-	switch w.r.IntN(8) {
+	switch w.r.IntN(10) {
 	case 0: // the resolver's watch stops, and the agent may come to it
 		res.pause(w.upTo(40 * time.Second))
 		if conn := w.conn; conn != nil && conn.res != res {
@@ -266,29 +313,55 @@ func (w *world) breakSomething() {
 		if w.conn != nil {
 			w.conn.reset("hand-over")
 		}
-		w.handOver()
-	case 7:
+		w.handOver(w.dump(), 0)
+	case 7: // it ends without one, and its successor has a snapshot
+		dumped, answers := w.now, w.dump()
+		w.after(w.upTo(20*time.Second), func() {
+			if w.conn != nil {
+				w.conn.reset("restart")
+			}
+			w.handOver(answers, w.now.Sub(dumped))
+		})
+	case 8:
+		if w.restored.IsZero() {
+			w.restore()
+		}
+	case 9:
 		next, err := w.cache.Resize(cache.MinSize<<w.r.IntN(3), w.now)
 		assert.NoError(w.tb, err)
 		w.cache = next
 	}
 }
 
-// handOver restores the cache of a new agent from the answers of the old one.
-func (w *world) handOver() {
+// A saved has the answers of an agent.
+type saved struct {
+	records [][]byte
+	origins map[string]origin
+}
+
+// dump returns the answers in the cache.
+func (w *world) dump() saved {
 	var records [][]byte
 	_, err := w.cache.Dump(1<<20, w.now, func(record []byte) error {
 		records = append(records, bytes.Clone(record))
 		return nil
 	})
 	assert.NoError(w.tb, err)
+	return saved{records, maps.Clone(w.origins)}
+}
+
+// handOver begins a new agent, with the answers that an old one had some time ago.
+func (w *world) handOver(s saved, passed time.Duration) {
+	var err error
+	w.cache.Observe(nil)
 	w.cache, err = cache.New(cache.Config{Size: cache.MinSize}, w.now)
 	assert.NoError(w.tb, err)
+	w.cache.Observe(w.withdraw)
 	w.cache.Vouch(w.now, true) // must not matter
-	if _, err = w.cache.Restore(slices.Values(records), 0, w.now, modelOwner); err != nil {
+	if _, err = w.cache.Restore(slices.Values(s.records), passed, w.now, modelOwner); err != nil {
 		w.fail("restore: %v", err)
 	}
-	w.flights = map[string]*flight{}
+	w.flights, w.origins, w.kernel = map[string]*flight{}, s.origins, map[string]copied{}
 	w.newClient()
 }
 
@@ -303,9 +376,18 @@ type flight struct {
 // lookup is a client's question.
 func (w *world) lookup() {
 	key := w.keys[w.r.IntN(len(w.keys))]
+	if k, ok := w.kernel[string(key)]; ok && w.now.Before(k.until) {
+		w.tally["kernel hits"]++
+		w.checkHit(key, k.msg, k.entry, k.from)
+		return
+	}
 	msg, found := w.cache.Lookup(key, w.now, nil)
 	if found == cache.Fresh {
-		w.checkHit(key, msg)
+		e, _ := w.cache.Peek(key, w.now)
+		w.checkHit(key, msg, e, w.origins[string(key)])
+		if _, left, ok := w.cache.Validity(key, w.now); ok && w.chance(20) {
+			w.kernel[string(key)] = copied{msg, w.now.Add(left), e, w.origins[string(key)]}
+		}
 		return
 	}
 	name := key[:len(key)-3]
@@ -337,6 +419,9 @@ func (f *flight) Answered(m *wire.Message, err error, _ *wire.SendBatch) {
 	if err != nil {
 		w.tally["failed"]++
 		return
+	}
+	if m.Truncated() {
+		w.fail("a truncated answer")
 	}
 	from := w.originOf(m)
 	w.checkAnswer(f.key, from)
@@ -373,6 +458,13 @@ func (w *world) originOf(m *wire.Message) origin {
 	return from
 }
 
+// afterRestore reports whether an answer may be behind because the resolvers do not all list at once after a restore. Until then one that
+// has not seems ahead of one that has.
+func (w *world) afterRestore(from origin, object int) bool {
+	const listed = 2*time.Second + maxDelays
+	return w.now.Sub(w.restored) < listed && (from.conn == nil || from.conn != w.receivedOn[object])
+}
+
 // checkAnswer checks an answer that the agent has just got.
 func (w *world) checkAnswer(key []byte, from origin) {
 	object := objectOf(key[:len(key)-3])
@@ -389,8 +481,8 @@ func (w *world) checkAnswer(key []byte, from origin) {
 	}
 }
 
-// checkHit checks an answer from the cache.
-func (w *world) checkHit(key, msg []byte) {
+// checkHit checks an answer from the cache, or from the kernel: a copy of the entry e.
+func (w *world) checkHit(key, msg []byte, e cache.Entry, from origin) {
 	var m wire.Message
 	if err := m.Parse(msg); err != nil {
 		w.fail("%v", err)
@@ -398,9 +490,7 @@ func (w *world) checkHit(key, msg []byte) {
 	if ttl := m.RecordTTL(m.Records[0]); ttl < 1 || ttl > uint32(modelTTL/time.Second) {
 		w.fail("TTL %d", ttl)
 	}
-	e, _ := w.cache.Peek(key, w.now)
 	object := objectOf(key[:len(key)-3])
-	from := w.origins[string(key)]
 	version := w.originOf(&m).version
 	from.resolver = w.originOf(&m).resolver
 	w.tally["hits"]++
@@ -412,6 +502,9 @@ func (w *world) checkHit(key, msg []byte) {
 	}
 	if version < w.received[object] {
 		switch {
+		case w.afterRestore(from, object):
+			w.tally["behind, restored"]++
+			return
 		case e.Kept:
 			w.fail("%s is kept in version %d, and %d was reported at %s", key, version, w.received[object], w.receivedAt[object])
 		case from.conn != nil && from.conn == w.receivedOn[object], from.conn == nil && from.asked.Before(w.receivedAt[object]):
@@ -456,7 +549,8 @@ func (f *fact) message(query []byte, resolver int) []byte {
 func TestModel(t *testing.T) {
 	t.Parallel()
 	worlds := uint64(3000)
-	if os.Getenv("SOAK") != "" {
+	soak := os.Getenv("SOAK") != ""
+	if soak {
 		worlds = 1_000_000
 	}
 	const lanes = 4
@@ -475,9 +569,12 @@ func TestModel(t *testing.T) {
 				for what, n := range w.tally {
 					tally[what] += n
 				}
+				if done := i/lanes + 1; soak && done%2500 == 0 {
+					fmt.Fprintf(os.Stderr, "lane %d: %d worlds\n", lane, done)
+				}
 			}
 			t.Log(tally)
-			for _, what := range []string{"kept hits after the TTL", "behind, pool", "pushed, overtaken", "failed over", "behind, waited", "repeated", "late", "unsubscribed", "full"} {
+			for _, what := range []string{"kept hits after the TTL", "behind, pool", "pushed, overtaken", "failed over", "behind, waited", "repeated", "late", "unsubscribed", "full", "kernel hits", "truncated", "restart"} {
 				if tally[what] == 0 {
 					t.Errorf("no world had: %s", what)
 				}

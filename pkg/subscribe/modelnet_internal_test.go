@@ -13,10 +13,10 @@ import (
 
 // A watchEvent is what a resolver's watch gets: a change, or without an object a bookmark.
 type watchEvent struct {
-	version uint32
-	object  int // -1: a bookmark
-	fact    fact
-	at      time.Time // at the API server
+	rv     uint64
+	object int // -1: a bookmark
+	fact   fact
+	at     time.Time // at the API server
 }
 
 // A modelResolver is a server of the central resolver.
@@ -28,8 +28,8 @@ type modelResolver struct {
 	mute    time.Time // no question on a session is answered until then
 	queue   []watchEvent
 	history [][]fact // of each object, what was known since when
-	newest  uint32
-	upTo    uint32
+	newest  uint64
+	upTo    uint64
 	full    time.Time // all changes until then are known
 	conns   []*modelConn
 }
@@ -40,7 +40,7 @@ func (w *world) addResolver() {
 		res.history[i] = []fact{f}
 	}
 	w.resolvers = append(w.resolvers, res)
-	w.repeat(500*time.Millisecond+w.upTo(10*time.Second), func() { res.feed(watchEvent{version: w.version, object: -1, at: w.now}) })
+	w.repeat(500*time.Millisecond+w.upTo(10*time.Second), func() { res.feed(watchEvent{rv: w.rv, object: -1, at: w.now}) })
 }
 
 // feed delivers an event of the watch, in order.
@@ -58,11 +58,11 @@ func (res *modelResolver) pump() {
 	for len(res.queue) > 0 && !w.now.Before(res.queue[0].at.Add(res.lag)) {
 		e := res.queue[0]
 		res.queue = res.queue[1:]
-		res.upTo, res.full = e.version, e.at
+		res.upTo, res.full = e.rv, e.at
 		if e.object < 0 {
 			continue
 		}
-		res.newest = e.version
+		res.newest = e.rv
 		known := e.fact
 		known.since = w.now
 		res.history[e.object] = append(res.history[e.object], known)
@@ -119,6 +119,9 @@ func (w *world) connect() {
 	w.conn = c
 	res.conns = append(res.conns, c)
 	c.watchDeadline()
+	if w.chance(10) {
+		c.silence(w.upTo(6 * time.Second))
+	}
 }
 
 // watchDeadline ends the session when it is silent for too long.
@@ -227,7 +230,9 @@ func (c *modelConn) deliver(msg []byte, versions map[string]uint32) {
 	wasLive := c.client.session == c.s
 	var batch wire.SendBatch
 	// What a message reports counts once it was processed, and before anything else is.
+	w.odd = !dso.IsDSO(msg) && msg[2]&2 != 0
 	err := c.s.receive(msg, &batch)
+	w.odd = false
 	for name, version := range versions {
 		if object := objectOf([]byte(name)); version > w.received[object] {
 			w.received[object], w.receivedAt[object], w.receivedOn[object] = version, w.now, c
@@ -241,6 +246,9 @@ func (c *modelConn) deliver(msg []byte, versions map[string]uint32) {
 		w.tally["failed over"]++
 	} else if !live && !c.s.viewed.IsZero() {
 		w.tally["behind, waited"]++
+	}
+	if w.hasty && len(versions) > 0 && w.chance(20) {
+		c.reset("between PUSH and View")
 	}
 }
 
@@ -320,6 +328,10 @@ func (c *modelConn) answer(query []byte) {
 	object := objectOf(wire.QueryName(query))
 	f := c.res.knows(object)
 	msg := f.message(query, c.res.id)
+	if w.chance(1) {
+		msg[2] |= 2 // truncated: no answer for the agent
+		w.tally["truncated"]++
+	}
 	took := time.Duration(0)
 	if w.chance(50) {
 		took = w.upTo(80 * time.Millisecond)
@@ -340,7 +352,7 @@ func (c *modelConn) view() {
 	w, res := c.w, c.res
 	age := w.now.Sub(res.full).Truncate(time.Millisecond) // as it is in the message
 	msg := dso.AppendKeepalive(dso.AppendHeader(nil, dso.Unidirectional, 0, 0), dso.Keepalive{Inactivity: dso.Never, Interval: time.Minute})
-	msg = dso.AppendView(msg, dso.View{Age: age, Kinds: []dso.Versions{{Newest: uint64(res.newest), UpTo: uint64(res.upTo)}}})
+	msg = dso.AppendView(msg, dso.View{Age: age, Kinds: []dso.Versions{{Newest: res.newest, UpTo: res.upTo}}})
 	c.send(1, func() {
 		c.deliver(msg, nil)
 		if age <= modelMaxAge && c.client.session == c.s {
@@ -393,7 +405,7 @@ func (p *modelPool) Ask(query []byte, _ time.Time, to wire.AnswerReceiver, _ *wi
 	name := wire.QueryName(query)
 	if q, ok := to.(*question); ok && q.repeats >= maxRepeats {
 		w.tally["exhausted"]++
-	} else if s := w.client.session; s != nil && !s.slow && !w.now.Before(s.refuseEnd) {
+	} else if s := w.client.session; s != nil && !s.slow && !w.odd && !w.now.Before(s.refuseEnd) {
 		if n := s.names[string(name)]; n == nil && len(s.order) < w.client.limits.names || n != nil && n.acked {
 			w.fail("the pool was asked for %s beside a session", name)
 		}
