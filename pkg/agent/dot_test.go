@@ -36,11 +36,14 @@ func TestOverTLS(t *testing.T) {
 	question := new(dns.Msg)
 	question.SetQuestion("version.bind.", dns.TypeTXT)
 	question.Question[0].Qclass = dns.ClassCHAOS
+	question.SetEdns0(1232, false).IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_PADDING{}}
 	ask := func(a *Agent) {
 		t.Helper()
 		reply, _, err := client.Exchange(question, a.servers.tcp[1].Addr().String())
 		assert.NoError(t, err)
 		assert.Equal(t, "rcode", dns.RcodeSuccess, reply.Rcode)
+		reply.Compress = true // as received
+		assert.Equal(t, "padded to", 468, reply.Len())
 	}
 	m1, m2 := newFakeHost(), newFakeHost()
 	m2.kernel = m1.kernel

@@ -160,6 +160,7 @@ func (q *query) initReplyOptions() {
 			q.opts.Limit -= wire.ExplanationRoom
 		}
 	}
+	q.opts.Pad = q.Padding && q.from.TLS && !q.Explain
 	if q.Cookie != nil {
 		q.opts.Cookie = q.worker.r.cookies.makeCookie(&q.cookieRoom, q.Cookie, q.from.Addr.Addr(), q.now)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -325,6 +326,46 @@ func TestKeepalive(t *testing.T) {
 					got = append(got, o.(*dns.EDNS0_TCP_KEEPALIVE).Timeout)
 				}
 				assert.Same(t, "got", tt.want, fmt.Sprint(got))
+			}
+		})
+	}
+}
+
+// TestPadding checks whose replies are padded (RFC 7830): clients over TLS that pad their queries.
+func TestPadding(t *testing.T) {
+	t.Parallel()
+	p := plan(t, newUpstream(t, "www.test. 300 IN A 192.0.2.1"))
+	near := netip.MustParseAddr("10.9.9.9")
+	p.Local = func(a netip.Addr) bool { return a == near }
+	r := newResolver(t, p)
+	for _, tt := range []struct {
+		name                   string
+		stream, secured, local bool
+		options                []dns.EDNS0
+		want                   bool
+	}{
+		{"TLS, padded", true, true, false, []dns.EDNS0{&dns.EDNS0_PADDING{Padding: make([]byte, 5)}}, true},
+		{"TLS, padded with nothing", true, true, false, []dns.EDNS0{&dns.EDNS0_PADDING{}}, true},
+		{"TLS, not padded", true, true, false, nil, false},
+		{"TCP, padded", true, false, false, []dns.EDNS0{&dns.EDNS0_PADDING{}}, false},
+		{"UDP, padded", false, false, false, []dns.EDNS0{&dns.EDNS0_PADDING{}}, false},
+		{"TLS, with an explanation", true, true, true, []dns.EDNS0{&dns.EDNS0_PADDING{}, &dns.EDNS0_LOCAL{Code: wire.OptionExplain}}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			for _, name := range []string{"www.test.", "WWW.test.", "none.test."} { // from upstream, from the cache, a denial
+				m := question(name, dns.TypeA)
+				m.SetEdns0(1232, false)
+				m.IsEdns0().Option = tt.options
+				c := newClient(r, tt.stream)
+				c.from.TLS = tt.secured
+				if tt.local {
+					c.from.Addr = netip.AddrPortFrom(near, 53)
+				}
+				reply := c.exchange(t, pack(t, m))
+				padded := slices.ContainsFunc(unpack(t, reply).IsEdns0().Option, func(o dns.EDNS0) bool { return o.Option() == dns.EDNS0PADDING })
+				assert.Equal(t, name+" is padded", tt.want, padded)
+				assert.Equal(t, name+" has a multiple of 468 bytes", tt.want, len(reply)%468 == 0)
 			}
 		})
 	}

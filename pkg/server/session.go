@@ -98,7 +98,7 @@ type session struct {
 
 func newSession(t *TCP, conn net.Conn) *session {
 	s := &session{server: t, conn: conn, opened: time.Now()}
-	s.peer = wire.Peer{Addr: addrPort(conn.RemoteAddr()), Stream: true}
+	s.peer = wire.Peer{Addr: addrPort(conn.RemoteAddr()), Stream: true, TLS: t.cfg.TLS != nil}
 	steady := steadyConn{conn, t.cfg.WriteTimeout}
 	if t.cfg.TLS != nil {
 		s.secured = tls.Server(steady, t.cfg.TLS)

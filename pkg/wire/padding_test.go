@@ -80,3 +80,74 @@ func FuzzPadding(f *testing.F) {
 		}
 	})
 }
+
+// TestReplyPadding pads replies of every size to a multiple of 468 bytes, or to the limit, and changes nothing else.
+func TestReplyPadding(t *testing.T) {
+	t.Parallel()
+	text := "listed"
+	for _, tt := range []struct {
+		name string
+		s    wire.ReplyOptions
+	}{
+		{"no other option", wire.ReplyOptions{EDE: wire.EDENone}},
+		{"all options", wire.ReplyOptions{EDE: wire.EDEBlocked, EDEText: &text, Cookie: make([]byte, 24), Keepalive: 100}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			for _, limit := range []int{512, 1232, 1 << 16} {
+				for records := range 30 {
+					var q wire.Query
+					m := new(dns.Msg).SetQuestion(strings.Repeat("x", records+1)+".example.", dns.TypeA).SetEdns0(1232, false)
+					pkt, err := m.Pack()
+					assert.NoError(t, err)
+					assert.Equal(t, "rcode", wire.RcodeSuccess, q.Parse(pkt))
+					answer := new(dns.Msg).SetReply(m)
+					for range records {
+						answer.Answer = append(answer.Answer, &dns.A{Hdr: dns.RR_Header{Name: m.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: make([]byte, 4)})
+					}
+					stored, err := answer.Pack()
+					assert.NoError(t, err)
+					s := tt.s
+					s.Limit = limit
+					plain := q.Reply(append([]byte("before"), stored...), len("before"), &s)[len("before"):]
+					s.Pad = true
+					padded := q.Reply(append([]byte("before"), stored...), len("before"), &s)[len("before"):]
+					checkPadded(t, plain, padded, limit)
+				}
+			}
+		})
+	}
+	t.Run("no EDNS", func(t *testing.T) {
+		t.Parallel()
+		var q wire.Query
+		pkt, err := new(dns.Msg).SetQuestion("a.example.", dns.TypeA).Pack()
+		assert.NoError(t, err)
+		assert.Equal(t, "rcode", wire.RcodeSuccess, q.Parse(pkt))
+		assert.Equal(t, "size", len(pkt), len(q.AppendEmpty(nil, wire.RcodeSuccess, &wire.ReplyOptions{Limit: 1232, Pad: true})))
+	})
+}
+
+// checkPadded compares a reply with the same reply padded.
+func checkPadded(t *testing.T, plain, padded []byte, limit int) {
+	t.Helper()
+	if limit-len(plain) < 4 {
+		assert.Equal(t, "reply without room for padding", string(plain), string(padded))
+		return
+	}
+	if size := len(padded); size > limit || size%468 != 0 && size != limit || size-len(plain) >= 468+4 {
+		t.Errorf("%d bytes padded to %d, of at most %d", len(plain), size, limit)
+	}
+	var want, got dns.Msg
+	assert.NoError(t, want.Unpack(plain))
+	assert.NoError(t, got.Unpack(padded))
+	options := &got.IsEdns0().Option
+	last := len(*options) - 1
+	padding, ok := (*options)[last].(*dns.EDNS0_PADDING)
+	if !ok || strings.Trim(string(padding.Padding), "\x00") != "" {
+		t.Fatalf("the last option is %v, want zeros as padding", (*options)[last])
+	}
+	*options = (*options)[:last]
+	if got.String() != want.String() {
+		t.Errorf("without the padding it is\n%s\nwant\n%s", &got, &want)
+	}
+}

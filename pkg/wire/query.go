@@ -51,6 +51,7 @@ type Query struct {
 	ExplainTo []byte // address in OptionExplain: of the client to answer as; nil: the sender's
 	Serial    uint32 // zone serial of the client, from an IXFR query
 	HasSerial bool   // the query had a serial
+	Padding   bool   // the query had the RFC 7830 option
 	TSIG      int    // offset of the TSIG record in the packet; 0: none
 
 	keyNameLen int // length of the name at the start of key
@@ -127,7 +128,7 @@ func (q *Query) parseIXFR(pkt []byte, off int) int {
 func (q *Query) reset() {
 	q.Question = Question{UDPSize: MinUDP}
 	q.Cookie, q.Subnet, q.ExplainTo = nil, nil, nil
-	q.Serial, q.HasSerial, q.TSIG = 0, false, 0
+	q.Serial, q.HasSerial, q.Padding, q.TSIG = 0, false, false, 0
 	q.keyNameLen, q.keyLen = 0, 0
 }
 
@@ -232,6 +233,8 @@ func (q *Query) parseOption(code uint16, data []byte) bool {
 		}
 	case optionKeepalive:
 		q.Keepalive = true
+	case optionPadding:
+		q.Padding = true
 	case OptionExplain:
 		switch len(data) {
 		case 4, 16:
@@ -400,9 +403,10 @@ func WithUDPSize(q []byte, size uint16) []byte {
 	return q
 }
 
-// Padding of queries (RFC 8467 section 4.1): to a multiple of padBlock bytes.
+// Padding (RFC 8467 section 4.1): queries to a multiple of padBlock bytes, replies to one of padReplyBlock.
 const (
 	padBlock      = 128
+	padReplyBlock = 468
 	optionPadding = 12               // RFC 7830
 	MaxPadding    = 4 + padBlock - 1 // bytes that AppendPadded adds at most
 )

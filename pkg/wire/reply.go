@@ -16,6 +16,7 @@ type ReplyOptions struct {
 	EDEText   *string // its text with EDEBlocked, ignored with other codes: at most MaxEDEText bytes; nil: none
 	UDPSize   uint16  // bytes that this server accepts over UDP
 	Keepalive uint16  // RFC 7828 idle time-out in units of 100 ms; 0: none
+	Pad       bool    // add the RFC 7830 option, as far as Limit allows; not together with AppendExplanation
 }
 
 // Reply turns the stored answer buf[start:], which has q's question and no OPT record, into the
@@ -159,7 +160,24 @@ func (q *Question) appendOPT(dst []byte, start int, s *ReplyOptions, rcodeHigh b
 	}
 	count := dst[start+10 : start+12]
 	binary.BigEndian.PutUint16(count, binary.BigEndian.Uint16(count)+1)
+	if s.Pad {
+		dst = q.appendPadding(dst, start, s)
+	}
 	return dst
+}
+
+// appendPadding appends the padding option to the OPT record at the end of the reply dst[start:]. A reply too large for the next multiple
+// is padded to the limit.
+func (q *Question) appendPadding(dst []byte, start int, s *ReplyOptions) []byte {
+	length := len(dst) - start + 4
+	if length > s.Limit {
+		return dst
+	}
+	n := min((padReplyBlock-length%padReplyBlock)%padReplyBlock, s.Limit-length)
+	options := q.optLen(s) - optFixed
+	binary.BigEndian.PutUint16(dst[len(dst)-options-2:], uint16(options+4+n)) //nolint:gosec // less than a block and the other options
+	dst = append(dst, 0, optionPadding, byte(n>>8), byte(n))
+	return append(dst, make([]byte, n)...)
 }
 
 // AppendUpstream appends the query to send upstream for q: RD, the canonical name, our own OPT
@@ -283,6 +301,7 @@ func sameSet(msg []byte, a, b int) bool {
 type Peer struct {
 	Addr   netip.AddrPort // IPv4 addresses in 4-byte form
 	Stream bool           // TCP: no size limit below 64 KiB
+	TLS    bool           // encrypted, besides Stream
 }
 
 // A Verdict is the outcome of an attempt to answer a query from memory.
