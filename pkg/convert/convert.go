@@ -64,6 +64,7 @@ type converter struct {
 	firstFile     place // the first input, for notes that are not about a line
 	servers       []*server
 	otherPorts    []*otherPort         // server blocks on other ports
+	tlsKeys       []tlsKey             // keys of server blocks over TLS
 	listenAddrs   map[netip.Addr]place // where each address of bind stands
 	stays         bool                 // the old server stays, and names can be left to it
 	isNodeLocal   bool                 // the Corefile is that of a NodeLocal DNSCache
@@ -124,6 +125,7 @@ func (c *converter) convert() (*Result, error) {
 		}
 		c.clusterDomain()
 		c.listen()
+		c.overTLS()
 		for _, s := range c.servers {
 			c.server(s)
 		}
@@ -186,8 +188,7 @@ func (c *converter) addServer(s *server) {
 		switch transport {
 		case "dns":
 		case "tls":
-			c.lost(s.at, what, "the agent gives the same answers over TLS as over UDP, so it has no such block",
-				"if clients ask over TLS, set listen.tls")
+			c.tlsKeys = append(c.tlsKeys, tlsKey{s, what, host, port})
 			continue
 		default:
 			c.lost(s.at, what, "only UDP, TCP and TLS are supported", "leave it to a server beside this one, such as the central resolver")

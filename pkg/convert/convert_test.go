@@ -544,3 +544,50 @@ func TestHostsOtherTypes(t *testing.T) {
 		same(t, text, want, got)
 	}
 }
+
+// TestOverTLS converts server blocks over TLS if that is sure: the blocks over UDP are the same, and there is one certificate.
+func TestOverTLS(t *testing.T) {
+	t.Parallel()
+	const files, root = " tls /c.pem /k.pem\n", " forward . 192.0.2.1\n cache 30\n"
+	for _, tt := range []struct {
+		name, text string
+		port       uint16 // 0: noted
+		options    convert.Options
+	}{
+		{name: "two blocks", text: ".:53 {\n errors\n health\n" + root + "}\ntls://.:853 {\n" + files + root + " log\n}\n", port: 853},
+		{name: "one block with both", text: ". tls://. {\n" + files + root + "}\n", port: 853},
+		{name: "another port", text: ". tls://.:8853 {\n" + files + root + "}\n", port: 8853},
+		{name: "several zones", text: ". tls://. {\n" + files + root + "}\ncorp.example tls://corp.example {\n" + files + " forward . 192.0.2.2\n}\n", port: 853},
+		{name: "another upstream", text: ". {\n" + root + "}\ntls://. {\n" + files + " forward . 192.0.2.2\n cache 30\n}\n"},
+		{name: "another option", text: ". {\n" + root + "}\ntls://. {\n" + files + " forward . 192.0.2.1 {\n  policy sequential\n }\n cache 30\n}\n"},
+		{name: "a zone over UDP only", text: ". tls://. {\n" + files + root + "}\ncorp.example {\n forward . 192.0.2.2\n}\n"},
+		{name: "a zone over TLS only", text: ". {\n" + root + "}\ntls://corp.example {\n" + files + root + "}\n"},
+		{name: "two blocks over TLS for a zone", text: ". tls://. {\n" + files + root + "}\ntls://. {\n" + files + root + "}\n"},
+		{name: "two certificates", text: ". tls://. {\n" + files + root + "}\ncorp.example tls://corp.example {\n tls /d.pem /k.pem\n forward . 192.0.2.2\n}\n"},
+		{name: "two ports", text: ". tls://. tls://.:8853 {\n" + files + root + "}\n"},
+		{name: "the port of the others", text: ". tls://.:53 {\n" + files + root + "}\n"},
+		{name: "no port", text: ". tls://.:x {\n" + files + root + "}\n"},
+		{name: "clients with certificates", text: ". tls://. {\n tls /c.pem /k.pem /ca.pem {\n  client_auth require\n }\n" + root + "}\n"},
+		{name: "a certificate with an option", text: ". tls://. {\n tls /c.pem /k.pem {\n  client_auth request\n }\n" + root + "}\n"},
+		{name: "paths in the folder of the Corefile", text: ". tls://. {\n tls c.pem k.pem\n" + root + "}\n"},
+		{name: "no certificate", text: ". tls://. {\n" + root + "}\n"},
+		{name: "the old server stays", text: ". tls://. {\n" + files + root + "}\n", options: convert.Options{OldServer: netip.MustParseAddrPort("192.0.2.9:53")}},
+		{name: "no block over TLS", text: ". {\n" + files + root + "}\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r, err := convert.Files([]convert.Input{{Name: "file", Text: []byte(tt.text)}}, tt.options)
+			must(t, err)
+			text := yamlOf(t, r)
+			want := config.Default(config.Agent).Listen.ListenTLS
+			if tt.port > 0 {
+				want = config.ListenTLS{TLSPort: tt.port, Cert: "/c.pem", Key: "/k.pem"}
+			}
+			same(t, "listen.tls", want, r.Config.Listen.ListenTLS)
+			same(t, "noted as lost", tt.port == 0, r.Lost())
+			if tt.port > 0 && !strings.Contains(string(text), ": tls /c.pem /k.pem\n") {
+				t.Errorf("without its origin:\n%s", text)
+			}
+		})
+	}
+}

@@ -5,8 +5,10 @@ package convert
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -140,6 +142,9 @@ func parseAddress(key string) (transport, host string, port uint16) {
 		transport, host = "dns", key
 	}
 	number := "53"
+	if strings.EqualFold(transport, "tls") {
+		number = "853"
+	}
 	if h, p, err := net.SplitHostPort(host); err == nil {
 		host, number = h, cmp.Or(p, number)
 	}
@@ -148,6 +153,67 @@ func parseAddress(key string) (transport, host string, port uint16) {
 		n = 0 // ParseUint returns the nearest value for a number out of range
 	}
 	return strings.ToLower(transport), cmp.Or(host, "."), uint16(n)
+}
+
+// tlsKey is a key of a server block over TLS.
+type tlsKey struct {
+	*server
+
+	what, host string
+	port       uint16
+}
+
+// overTLS converts the server blocks over TLS if those over UDP are the same, since the agent has one set of answers, and if they have one
+// certificate. Where the old server stays, so do its clients over TLS.
+func (c *converter) overTLS() {
+	if len(c.tlsKeys) == 0 {
+		return
+	}
+	first := c.tlsKeys[0]
+	files, same := first.all("tls"), !c.stays && first.port > 0 && first.port != c.cfg.Listen.Port
+	plain, secured := map[string]string{}, map[string]string{}
+	add := func(blocks map[string]string, s *server, zones []string) {
+		for _, zone := range zones {
+			same = same && blocks[zone] == "" // else the query decides which block answers
+			blocks[zone] = form(s.plugins, func(st *statement) bool { return !strings.Contains(noAnswers, " "+st.words[0]+" ") })
+		}
+	}
+	for _, s := range c.servers {
+		add(plain, s, s.zones)
+	}
+	all := func(*statement) bool { return true }
+	for _, k := range c.tlsKeys {
+		list, err := zones(k.host)
+		same = same && err == nil && k.port == first.port && form(k.all("tls"), all) == form(files, all)
+		add(secured, k.server, list)
+	}
+	if same && maps.Equal(plain, secured) && len(files) == 1 && len(files[0].words) == 3 && len(files[0].body) == 0 {
+		l := line{&files[0], c, first.server, ""}
+		if cert, key := l.args()[0], l.args()[1]; path.IsAbs(cert) && path.IsAbs(key) {
+			c.cfg.Listen.ListenTLS = config.ListenTLS{TLSPort: first.port, Cert: cert, Key: key}
+			c.origins["listen.tls.cert"] = l.origin()
+			l.differs("the files are read where the agent runs, and the configuration is refused where they are not there",
+				"mount the Secret with them into the agent's pods")
+			return
+		}
+	}
+	for _, k := range c.tlsKeys {
+		c.lost(k.at, k.what, "the agent gives the same answers over TLS as over UDP, so it has no such block", "if clients ask over TLS, set listen.tls")
+	}
+}
+
+// noAnswers are plugins without an effect on answers.
+const noAnswers = " tls errors log health ready prometheus reload loop pprof "
+
+// form returns the selected statements as a text that is equal for equal statements.
+func form(list []statement, selected func(*statement) bool) string {
+	var parts []string
+	for i := range list {
+		if st := &list[i]; selected(st) {
+			parts = append(parts, fmt.Sprintf("%q", st.words), form(st.body, func(*statement) bool { return true }))
+		}
+	}
+	return "{" + strings.Join(parts, "") + "}"
 }
 
 // usualPort sets the listen port to the most frequent port of the blocks' keys, on a tie to the first.

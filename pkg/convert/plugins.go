@@ -320,7 +320,11 @@ func settings(c *converter) []directive {
 		lost("rrl", "responses are not rate-limited by content, and "+perNode, "limits.perClient bounds the in-flight queries of a client"),
 		lost("geoip", perNode, "run another agent for clients with other answers"),
 		lost("transfer tsig", "zones are not transferred through a node cache", "ask the old server for them, or see cluster.transferTo"),
-		lost("tls", "the certificate is not taken over", "if clients ask over TLS, set listen.tls"),
+		{names: "tls", take: func(l *line) {
+			if l.c.cfg.Listen.Cert == "" {
+				l.lost("the certificate is not taken over", "if clients ask over TLS, set listen.tls")
+			}
+		}},
 		lost("https https3 quic grpc_server", "only UDP, TCP and TLS are supported for clients",
 			"upstreams may be asked over TLS and HTTPS: see forward[].to"),
 		lost("header", "the flags of an answer are what the protocol asks for", ""),
