@@ -83,7 +83,7 @@ func fallbackKeys(c *config.Config) any {
 	return []any{usesFallback(c), c.Intercept.Fallback, c.Cluster.Central}
 }
 
-// pushKeys decide about the answers of the cluster's names, and who may subscribe to them.
+// pushKeys and dns64 decide about the answers of the cluster's names, and who may subscribe to them.
 func pushKeys(c *config.Config) any {
 	return []any{c.ClusterDomain, c.Cluster, c.Push, c.Hosts, c.Templates, c.Rewrite, c.Etcd, c.Forward}
 }

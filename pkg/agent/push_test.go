@@ -7,9 +7,14 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -162,7 +167,6 @@ func TestPush(t *testing.T) {
 	c.want("response 1 NOTAUTH")
 	_, err = a.Reload(cfg, nil)
 	assert.NoError(t, err)
-	c.want("retry delay NOERROR")
 
 	c = newSubscriber(t, a)
 	c.send(c.subscribe(web))
@@ -187,6 +191,88 @@ func TestPush(t *testing.T) {
 	c.want("push +10.96.0.8")
 	go stop()
 	c.want("retry delay NOERROR")
+}
+
+// A reload leaves the session open, and reports the names that have other answers. The change of another name ends what it reports.
+func TestPushReload(t *testing.T) {
+	t.Parallel()
+	const web, db, last = "web.shop.svc.cluster.local.", "db.shop.svc.cluster.local.", "last.shop.svc.cluster.local."
+	prefix, loopback := netip.MustParsePrefix("10.0.0.0/8"), []netip.Addr{netip.MustParseAddr("192.0.2.9")}
+	for name, tt := range map[string]struct {
+		change func(*config.Config)
+		want   string // removed names, or the end
+	}{
+		"limits": {func(c *config.Config) { c.Limits.Inflight, c.Limits.TCPSessions = 100, 99 }, last},
+		"log and cache": {func(c *config.Config) {
+			c.Log.Level, c.Cache.Size, c.Cache.MaxTTL = slog.LevelWarn, c.Cache.Size/2, time.Hour
+		}, last},
+		"upstreams": {func(c *config.Config) {
+			c.Forward = append(slices.Clone(c.Forward), config.Route{Zone: "corp.example.", To: c.Forward[0].To})
+		}, last},
+		"hosts of other names":       {func(c *config.Config) { c.Hosts.Names = map[string][]netip.Addr{"a.example.": loopback} }, last},
+		"more clients":               {func(c *config.Config) { c.Push.Clients = append(slices.Clone(c.Push.Clients), prefix) }, last},
+		"the objects are read again": {func(c *config.Config) { c.Cluster.StaleAfter *= 2 }, db + " " + last + " " + web},
+		"the TTL":                    {func(c *config.Config) { c.Cluster.TTL = 7 * time.Second }, db + " " + last + " " + web},
+		"DNS64":                      {func(c *config.Config) { c.DNS64.Prefix = netip.MustParsePrefix("64:ff9b::/96") }, db + " " + last + " " + web},
+		"hosts have a name":          {func(c *config.Config) { c.Hosts.Names = map[string][]netip.Addr{db: loopback} }, "retry delay NOERROR"},
+		"other clients":              {func(c *config.Config) { c.Push.Clients = []netip.Prefix{prefix} }, "retry delay NOERROR"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := folder(t)
+			putManifest(t, dir, "db", serviceYAML("db", "{clusterIP: 10.96.0.2, ports: [{port: 80}]}"))
+			cfg := pushConfig(t, dir)
+			a, _ := start(t, agent.Options{Config: &cfg, Log: io.Discard})
+			c := newSubscriber(t, a)
+			for _, name := range []string{web, db, last} {
+				c.send(c.subscribe(name))
+				c.want(fmt.Sprintf("response %d NOERROR", c.id))
+				if name != last {
+					c.next() // its records
+				}
+			}
+			tt.change(&cfg)
+			_, err := a.Reload(cfg, nil)
+			assert.NoError(t, err)
+			putManifest(t, dir, "last", serviceYAML("last", "{clusterIP: 10.96.0.4, ports: [{port: 80}]}"))
+			removed := map[string]bool{}
+			for {
+				text := pushText(c.next())
+				if !strings.HasPrefix(text, "push") {
+					assert.Same(t, "the end", tt.want, text)
+					return
+				}
+				for _, change := range strings.Fields(text)[1:] {
+					if name, ok := strings.CutPrefix(change, "-"); ok {
+						removed[name] = true
+					}
+				}
+				if strings.Contains(text, "+10.96.0.4") {
+					break
+				}
+			}
+			assert.Same(t, "removed names", tt.want, strings.Join(slices.Sorted(maps.Keys(removed)), " "))
+		})
+	}
+}
+
+// A hosts file that changes ends the sessions that have its names, and no other.
+func TestPushHostsFile(t *testing.T) {
+	t.Parallel()
+	cfg := pushConfig(t, folder(t))
+	file := filepath.Join(t.TempDir(), "hosts")
+	assert.NoError(t, os.WriteFile(file, nil, 0o600))
+	cfg.Hosts.Files = []string{file}
+	a, _ := start(t, agent.Options{Config: &cfg, Log: io.Discard})
+	c, other := newSubscriber(t, a), newSubscriber(t, a)
+	c.send(c.subscribe("db.shop.svc.cluster.local"))
+	c.want("response 1 NOERROR")
+	other.send(other.subscribe("cache.shop.svc.cluster.local"))
+	other.want("response 1 NOERROR")
+	assert.NoError(t, os.WriteFile(file, []byte("192.0.2.9 db.shop.svc.cluster.local\n"), 0o600))
+	c.want("retry delay NOERROR")
+	other.send(other.subscribe("web.shop.svc.cluster.local"))
+	other.want("response 2 NOERROR")
 }
 
 // A heartbeat has the age of what is known, and versions for each kind.

@@ -153,9 +153,13 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	a.servers.limitSessions(a.memory.Share(), &cfg.Limits)
 	a.running.Store(r)
 	a.builder.clusters.Apply(old.cluster, r.cluster)
+	zones := a.resolver.Zones()
 	a.use(r, plan)
-	if !r.unchanged(old, pushKeys) {
-		a.push.EndAll()
+	switch {
+	case !r.unchanged(old, func(c *config.Config) any { return c.DNS64 }):
+		a.push.Reconfigured(ctx, nil)
+	case !r.unchanged(old, pushKeys):
+		a.push.Reconfigured(ctx, zones)
 	}
 	purgeRerouted(r, old)
 	a.resolver.PurgeBlocked()

@@ -110,9 +110,9 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 		log: a.log, token: a.token, dial: a.options.Dial,
 		loops: upstream.NewLoopDetector(nil), memory: a.memory, tap: dnstap.New(nodeName(), a.options.Version, a.log), watchers: &a.watchers, ready: a.ready, stopped: a.config.stopped,
 		kernelHas: a.kernel.has,
-		hostsChanged: func() {
+		hostsChanged: func() { //nolint:contextcheck // it outlives the start
 			a.kernel.update()
-			a.push.EndAll() // the files may have a name that is subscribed to
+			a.push.Reconfigured(context.Background(), a.resolver.Zones()) // the files may have a name that is subscribed to
 		},
 		blockChanged: func() { a.resolver.PurgeBlocked() }, // the kernel learns of it from the cache
 	}

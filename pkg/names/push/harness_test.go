@@ -31,6 +31,8 @@ type harness struct {
 	reads      atomic.Int64 // of names' records
 	defect     bool         // a defect of the zones
 	refused    string       // a name whose answers come from elsewhere
+	denied     string       // a client that may not subscribe
+	zones      func() zone.Zones
 	view       dso.View
 }
 
@@ -46,8 +48,9 @@ func newHarness(tb testing.TB) *harness {
 	assert.NoError(tb, err)
 	zones := zone.Zones{cluster, set}
 	domains := [][]byte{wireName(tb, "cluster.local"), wireName(tb, "clusterset.local")}
+	h.zones = func() zone.Zones { return zones }
 	h.Server = push.New(push.Config{
-		Permits: func(client netip.Addr) bool { return client.Is4() },
+		Permits: func(client netip.Addr) bool { return client.Is4() && client.String() != h.denied },
 		Owner: func(name []byte) []byte {
 			for _, domain := range domains {
 				if owner := zone.Owner(name, domain); owner != nil && zones.Follows(name) && text(name) != h.refused {

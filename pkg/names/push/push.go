@@ -235,14 +235,20 @@ func (s *Server) appendHeartbeat(dst []byte, now time.Time) []byte {
 
 func timeouts() dso.Keepalive { return dso.Keepalive{Inactivity: inactivity, Interval: interval} }
 
-// EndAll ends the sessions, because this server stops or has another configuration. The clients come back, to whom answers then,
-// within 5 s.
+// EndAll ends the sessions, because this server stops. The clients come back, to whom answers then, within 5 s.
 func (s *Server) EndAll() {
+	s.end(func(*Session) bool { return true })
+}
+
+// end ends the sessions that which chooses. It is called with s.mu locked.
+func (s *Server) end(which func(*Session) bool) {
 	s.mu.Lock()
 	var list []*Session
 	for _, sessions := range s.sessions {
 		for session := range sessions {
-			list = append(list, session)
+			if which(session) {
+				list = append(list, session)
+			}
 		}
 	}
 	for _, session := range list {

@@ -3,6 +3,7 @@
 package push
 
 import (
+	"bytes"
 	"errors"
 	"net/netip"
 	"slices"
@@ -39,11 +40,11 @@ type subscription struct {
 
 // NewSession returns the session of a client, nil if it may not have one. It is open until Close.
 func (s *Server) NewSession(client netip.Addr, to Conn) *Session {
-	if !s.cfg.Permits(client) {
-		return nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.cfg.Permits(client) { // with the lock: see Reconfigured
+		return nil
+	}
 	session := &Session{server: s, to: to, client: client, subscriptions: map[uint16]subscription{}}
 	for i := range s.sessions {
 		if len(s.sessions[i]) < len(s.sessions[session.turn]) {
@@ -177,12 +178,17 @@ func (c *Session) subscribe(m *dso.Message) bool {
 	case admitted:
 		c.respond(m, wire.RcodeSuccess, 0) // before a PUSH for the name can be sent, and without a lock: it may block
 		s.mu.Lock()
-		if !c.ended {
+		sub.name = nil
+		moved := !bytes.Equal(s.cfg.Owner(canonical), owner) // with the lock: see Reconfigured
+		if !c.ended && !moved {
 			sub.name = s.index.add(string(canonical), len(owner), c)
 			c.subscriptions[m.ID] = sub
 		}
 		s.mu.Unlock()
-		if sub.name != nil {
+		switch {
+		case moved:
+			s.end(func(other *Session) bool { return other == c })
+		case sub.name != nil:
 			c.pushInitial(sub.name)
 		}
 	}
