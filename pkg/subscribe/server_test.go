@@ -225,3 +225,27 @@ func TestServers(t *testing.T) {
 		})
 	}
 }
+
+// TestRefusedAgain has a server refuse a name until its configuration changes. The agent subscribes again after ten minutes, while
+// clients ask for the name.
+func TestRefusedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		refused, begun := 0, time.Now()
+		h := newHarness(t, script{subscribe: func(s *scripted, id uint16, _ []byte) {
+			rcode := uint8(0)
+			if time.Since(begun) < time.Minute {
+				rcode = wire.RcodeNotAuth
+				refused++
+			}
+			s.Push(dso.AppendHeader(nil, dso.Response, id, rcode))
+		}}.serve)
+		last := ""
+		for ; last != "hit" && time.Since(begun) < time.Hour; time.Sleep(6 * time.Second) {
+			last = h.lookup()
+		}
+		if took := time.Since(begun); refused != 1 || took < 10*time.Minute || took > 11*time.Minute {
+			t.Errorf("kept after %s, refused %d times", took, refused)
+		}
+	})
+}

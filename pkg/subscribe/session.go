@@ -205,7 +205,9 @@ func (s *session) subscribeLocked(w *question) *name {
 			return dso.AppendSubscribe(dso.AppendHeader(dst, dso.Request, n.id, 0), dso.Subscription{Name: n.wire, Type: wire.TypeANY, Class: wire.ClassIN})
 		})
 	}
-	n.used = w.asked
+	if !n.refused { // a name that is refused is given up in time, and subscribed to again: its source may be another one then
+		n.used = w.asked
+	}
 	tail := [3]byte(w.key[len(w.name):])
 	switch {
 	case n.refused:
@@ -526,7 +528,7 @@ func (s *session) isUsed(n *name, now time.Time) bool {
 			hits, held = hits+e.Hits, true
 		}
 	}
-	if hits != n.hits {
+	if hits != n.hits && !n.refused {
 		n.hits, n.used = hits, now
 	}
 	idle := s.c.limits.idle
