@@ -87,14 +87,14 @@ func measureFleet(ctx context.Context, opts options, progress io.Writer) (_ repo
 		}
 	}
 	for _, agents := range opts.agents {
-		if !slices.Contains(opts.only, pushMode) {
+		if !slices.Contains(opts.only, pushMode) || b.report.failed != "" {
 			break
 		}
-		if err := b.step(ctx, agents); err != nil {
-			return nil, fmt.Errorf("%d agents: %w", agents, err)
+		if err := b.step(ctx, agents); err != nil { // what was measured before is still worth a page
+			b.report.failed = fmt.Sprintf("%s agents: %v", thousands(agents), err)
 		}
 	}
-	return b.report, nil
+	return b.report, ctx.Err()
 }
 
 // fresh changes a name while all resolvers run.

@@ -26,7 +26,7 @@ import (
 
 const (
 	vouched   = 5 * time.Second  // an agent leaves a server that sent no heartbeat for so long
-	respond   = 30 * time.Second // and one that does not answer
+	respond   = 10 * time.Second // and one that does not send the first
 	comeBack  = 5 * time.Second  // at most, before the next connection
 	batchSize = 50               // subscriptions between two barriers
 	barrierID = 0x7fff
@@ -39,26 +39,39 @@ type fleetName struct {
 
 	mu      sync.Mutex // guards the rest
 	holders map[int]struct{}
-	want    string              // in wire form behind its length: an address; empty: NXDOMAIN
-	changed time.Time           // when the API server had the change; zero: it does not have it yet
-	right   map[int]struct{}    // the holders that got the right answer since
-	add     func(time.Duration) // called with the time from the change to each of these answers; nil: not counted
+	want    string           // in wire form behind its length: an address; empty: NXDOMAIN
+	changed time.Time        // when the API server had the change; zero: it does not have it yet
+	watched time.Time        // when a watch of this program had it; zero: it has not
+	right   map[int]struct{} // the holders that got the right answer since
+	add     func(rightAnswer)
 }
 
-// expect makes another answer the right one, before the change.
-func (n *fleetName) expect(want string, add func(time.Duration)) {
+// A rightAnswer is the time from a change to an agent's right answer: from the API server's reply, and from the event of a watch.
+type rightAnswer struct{ reply, watch time.Duration }
+
+// expect makes another answer the right one, before the change. add is called for each right answer; nil: they are not counted.
+func (n *fleetName) expect(want string, add func(rightAnswer)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.want, n.changed, n.right, n.add = want, time.Time{}, map[int]struct{}{}, add
+	n.want, n.changed, n.watched, n.right, n.add = want, time.Time{}, time.Time{}, map[int]struct{}{}, add
 }
 
-// written says that the API server has the change. Holders that were quicker count with 0.
+// seen says that a watch of this program has the change.
+func (n *fleetName) seen(now time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.watched.IsZero() {
+		n.watched = now
+	}
+}
+
+// written says that the API server has the change. Holders that were quicker than its reply count with 0.
 func (n *fleetName) written(now time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.changed = now
 	for range n.right {
-		n.add(0)
+		n.add(rightAnswer{})
 	}
 }
 
@@ -81,7 +94,11 @@ func (n *fleetName) answered(agent int, msg []byte, now time.Time) (right bool) 
 	if _, before := n.right[agent]; right && !before && n.add != nil {
 		n.right[agent] = struct{}{}
 		if !n.changed.IsZero() {
-			n.add(now.Sub(n.changed))
+			since := rightAnswer{reply: now.Sub(n.changed)}
+			if !n.watched.IsZero() {
+				since.watch = now.Sub(n.watched)
+			}
+			n.add(since)
 		}
 	}
 	return right
@@ -92,7 +109,7 @@ type fleet struct {
 	dial  func(ctx context.Context, agent, server int) (net.Conn, error)
 	names map[string]*fleetName // in wire form
 
-	pushes, bytes, refused, sessions atomic.Int64
+	bytes, refused, sessions atomic.Int64
 
 	tasks sync.WaitGroup
 	mu    sync.Mutex    // guards the rest
@@ -112,15 +129,17 @@ func (f *fleet) begin(agents int) {
 
 // await waits for the end of the phase.
 func (f *fleet) await(ctx context.Context, limit time.Duration) (events, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
+	timeout := time.NewTimer(limit)
+	defer timeout.Stop()
 	select {
 	case <-f.done:
 		return f.ready, nil
 	case <-ctx.Done():
+		return events{}, ctx.Err()
+	case <-timeout.C:
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return f.ready, fmt.Errorf("%d agents are not subscribed after %s, %d subscriptions were refused", f.left, limit, f.refused.Load())
+		return events{}, fmt.Errorf("%d agents are not subscribed after %s, %d subscriptions were refused", f.left, limit, f.refused.Load())
 	}
 }
 
@@ -260,7 +279,6 @@ func (a *fleetAgent) handle(conn net.Conn, msg []byte) error {
 	}
 	switch m.Primary().Type {
 	case dso.TypePush:
-		a.fleet.pushes.Add(1)
 		return m.Changes(func(c dso.Change) bool {
 			if c.TTL == dso.TTLRemoveCollective { // without it the records are those at the time of the SUBSCRIBE
 				if i, ok := a.index[a.fleet.names[string(c.Name)]]; ok {

@@ -3,7 +3,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -14,8 +16,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/pkg/retry"
@@ -136,7 +140,7 @@ func (b *fleetBench) someNames(random *rand.Rand, most int) []*fleetService {
 
 // change changes a Service: a headless one gets another endpoint instead of its first; another one is deleted, or created again with
 // another address.
-func (b *fleetBench) change(ctx context.Context, s *fleetService, address string, add func(time.Duration)) (err error) {
+func (b *fleetBench) change(ctx context.Context, s *fleetService, address string, add func(rightAnswer)) (err error) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	services := b.cluster.Client().CoreV1().Services(s.service.Namespace)
@@ -165,10 +169,15 @@ func (b *fleetBench) change(ctx context.Context, s *fleetService, address string
 // churn makes changes at an even rate, each of a Service picked at random. A deleted one comes back a second later.
 func (b *fleetBench) churn(ctx context.Context, c *fleetStep) error {
 	var mu sync.Mutex
-	add := func(took time.Duration) {
+	add := func(r rightAnswer) {
 		mu.Lock()
 		defer mu.Unlock()
-		c.fresh.latencies = append(c.fresh.latencies, took)
+		c.fresh.latencies, c.watch.latencies = append(c.fresh.latencies, r.reply), append(c.watch.latencies, r.watch)
+	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	if err := b.follow(watching); err != nil {
+		return err
 	}
 	random := newSeeded(1)
 	var gone []*fleetService
@@ -196,6 +205,38 @@ func (b *fleetBench) churn(ctx context.Context, c *fleetStep) error {
 		return err
 	}
 	return retry.Sleep(ctx, settled)
+}
+
+// follow has a watch of this program, which does nothing else, note when it has each change.
+func (b *fleetBench) follow(ctx context.Context) error {
+	list, err := b.cluster.Client().CoreV1().Services("").List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return fmt.Errorf("reading the version to watch from: %w", err)
+	}
+	from := metav1.ListOptions{ResourceVersion: list.ResourceVersion}
+	services, err1 := b.cluster.Client().CoreV1().Services("").Watch(ctx, from)
+	slices, err2 := b.cluster.Client().DiscoveryV1().EndpointSlices("").Watch(ctx, from)
+	if err := errors.Join(err1, err2); err != nil {
+		return fmt.Errorf("watching: %w", err)
+	}
+	named := make(map[string]*fleetService, len(b.ranked))
+	for _, s := range b.ranked {
+		named[s.service.Namespace+"/"+s.service.Name] = s
+	}
+	for _, w := range []watch.Interface{services, slices} {
+		go func() { // ends with ctx
+			for e := range w.ResultChan() {
+				o, err := meta.Accessor(e.Object)
+				if err != nil {
+					continue
+				}
+				if s := named[o.GetNamespace()+"/"+cmp.Or(o.GetLabels()[discoveryv1.LabelServiceName], o.GetName())]; s != nil {
+					s.seen(time.Now())
+				}
+			}
+		}()
+	}
+	return nil
 }
 
 // due returns the Service to change next, nil if all were changed lately.

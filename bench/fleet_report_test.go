@@ -3,6 +3,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ func fleetSampleReport() *fleetReport {
 		rep.steps = append(rep.steps, &fleetStep{
 			agents: agents, subscriptions: agents * 300, emptyMiB: 60, mib: 60 + float64(agents)/10, startCPU: 0.2 * float64(1+i), restCPU: 0.01 * float64(1+i),
 			started: once(10 * time.Second), each: once(400 * ms), requests: 2, restBytes: 50 * float64(agents), changesBytes: 300 * float64(agents),
-			changes: 6000, expected: 2, fresh: events{latencies: []time.Duration{20 * ms, 90 * ms}}, changesCPU: 0.5,
+			changes: 6000, expected: 2, fresh: events{latencies: []time.Duration{20 * ms, 90 * ms}}, watch: events{latencies: []time.Duration{10 * ms, 30 * ms}}, changesCPU: 0.5,
 			everyone: []time.Duration{100 * ms, 200 * ms, 300 * ms}, killed: once(6 * time.Second), silent: once(11 * time.Second),
 		})
 	}
@@ -52,9 +53,19 @@ func TestJudgeFleet(t *testing.T) {
 	s, push := poor.steps[1], poor.mode(pushMode)
 	push.watches, push.hits, push.mib, push.silent.oldest[0] = 0.5, 61, 31, 11*time.Second
 	s.mib, s.restCPU, s.startCPU, s.changesCPU, s.expected = 501, 0.06, 1.1, 1.1, 3
+	poor.failed = "3,333 agents: loss: an error"
 	s.each, s.everyone[0], s.killed, s.silent = once(6*time.Second), time.Second, once(16*time.Second), once(16*time.Second)
 	for _, got := range poor.judge() {
 		assert.Equal(t, got.what, notMet, got.verdict)
+	}
+	cut := fleetSampleReport()
+	s = cut.steps[1]
+	s.expected, s.fresh, s.everyone, s.killed, s.silent = 0, events{}, nil, events{}, events{}
+	for _, got := range cut.judge()[len(cut.judge())-5:] {
+		if strings.HasPrefix(got.what, "changes: CPU") {
+			continue
+		}
+		assert.Equal(t, got.what+", not measured", notMet, got.verdict)
 	}
 }
 

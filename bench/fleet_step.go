@@ -30,7 +30,7 @@ type fleetStep struct {
 	restBytes, changesBytes float64 // a second from the resolver
 
 	changes, expected int    // changes at an even rate, and the right answers that all agents together should get
-	fresh             events // the right answers
+	fresh, watch      events // the right answers: the time from the API server's reply, and from the event of a watch without work
 	changesCPU        float64
 
 	everyone       []time.Duration // of each change of the name that all hold: until the last of the agents had it
@@ -47,7 +47,6 @@ func (b *fleetBench) step(ctx context.Context, agents int) error {
 		}
 	}
 	s := &fleetStep{agents: agents}
-	b.report.steps = append(b.report.steps, s)
 	f := &fleet{names: map[string]*fleetName{}, dial: b.dial}
 	for _, n := range b.ranked {
 		clear(n.holders)
@@ -122,15 +121,16 @@ func (b *fleetBench) restFleet(ctx context.Context, f *fleet, s *fleetStep) (err
 	bytes := f.bytes.Load()
 	s.restCPU, s.mib, err = b.resolvers[0].during(func() error { return retry.Sleep(ctx, time.Duration(b.opts.seconds)*time.Second) })
 	s.restBytes = float64(f.bytes.Load()-bytes) / float64(b.opts.seconds)
+	b.report.steps = append(b.report.steps, s) // one that fails later has figures up to there
 	return err
 }
 
-// changeFleet changes Services at random. The last of the agents have a few seconds more.
+// changeFleet changes Services at random.
 func (b *fleetBench) changeFleet(ctx context.Context, f *fleet, s *fleetStep) (err error) {
 	bytes := f.bytes.Load()
 	s.changesCPU, _, err = b.resolvers[0].during(func() error { return b.churn(ctx, s) })
 	s.changesBytes = float64(f.bytes.Load()-bytes) / b.opts.churn.Seconds()
-	return errors.Join(err, retry.Sleep(ctx, settled))
+	return err
 }
 
 // changeEveryone changes the name that all agents hold.
@@ -138,8 +138,8 @@ func (b *fleetBench) changeEveryone(ctx context.Context, s *fleetStep) error {
 	for range nameChanges {
 		var got events
 		all := make(chan struct{})
-		add := func(took time.Duration) { // called with the name locked
-			if got.latencies = append(got.latencies, took); len(got.latencies) == s.agents {
+		add := func(r rightAnswer) { // called with the name locked
+			if got.latencies = append(got.latencies, r.reply); len(got.latencies) == s.agents {
 				close(all)
 			}
 		}
