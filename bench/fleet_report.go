@@ -104,6 +104,9 @@ func (rep *fleetReport) modeTable() string {
 
 // stepTable has a column for each number of agents.
 func (rep *fleetReport) stepTable() string {
+	if !rep.HasSteps() {
+		return ""
+	}
 	ms := func(d time.Duration) string { return decimals(1, d.Seconds()*1000) }
 	percent := func(share float64) string { return decimals(1, 100*share) }
 	type row struct {
@@ -152,7 +155,7 @@ func (s *fleetStep) allRight(q float64) time.Duration {
 
 // sizeTable says what more nodes need, by the costs of the last step: of a session at rest, and of an answer after a change.
 func (rep *fleetReport) sizeTable() string {
-	if len(rep.steps) == 0 {
+	if !rep.HasSteps() {
 		return ""
 	}
 	s := rep.steps[len(rep.steps)-1]
@@ -184,11 +187,11 @@ func (rep *fleetReport) judge() []judgement {
 				add("push: RSS", "no more than central", fmt.Sprintf("%.1f MiB; %.1f MiB", m.mib, c.mib), m.mib <= c.mib)
 			}
 		}
-		if oldest := max(m.killed.worst(), m.silent.worst()); len(rep.steps) > 0 {
+		if oldest := max(m.killed.worst(), m.silent.worst()); rep.HasSteps() {
 			add("push: oldest answer without a resolver", "≤ 10 s", decimals(2, oldest)+" s", oldest <= fleetOldest)
 		}
 	}
-	if len(rep.steps) == 0 {
+	if !rep.HasSteps() {
 		return judged
 	}
 	s := rep.steps[len(rep.steps)-1]
