@@ -83,39 +83,46 @@ func TestAllocs(t *testing.T) {
 const benchmarkNames = 1 << 14
 
 // benchmarkCache returns a cache with two addresses for every name but the last.
-func benchmarkCache(b *testing.B) (c *cache.Cache, keys [][]byte) {
+func benchmarkCache(b *testing.B, kept bool) (c *cache.Cache, keys [][]byte) {
 	b.Helper()
 	c = newWith(b, cache.Config{Size: 64 << 20, Prefetch: cache.Prefetch{Hits: 2, Remaining: 0.1}})
 	for i := range benchmarkNames {
 		keys = append(keys, nth("host", i))
 		a := answerTo(keys[i], time.Hour, set(1, 2, 4)...)
 		a.RotateCount = 2
+		if a.Kept = kept; kept {
+			a.Owner = keys[i][:len(keys[i])-3]
+		}
 		c.Put(keys[i], a, epoch)
 	}
 	return c, keys
 }
 
 func BenchmarkLookup(b *testing.B) {
-	c, hits := benchmarkCache(b)
+	c, hits := benchmarkCache(b, false)
+	vouched, kept := benchmarkCache(b, true)
 	var misses [][]byte
 	for i := range benchmarkNames {
 		misses = append(misses, nth("gone", i))
 	}
 	now := after(time.Minute)
+	vouched.Vouch(now, true)
 	for _, bm := range []struct {
 		name string
+		of   *cache.Cache
 		keys [][]byte
 		want cache.Freshness
 	}{
-		{name: "hit", keys: hits, want: cache.Fresh},
-		{name: "miss", keys: misses, want: cache.Absent},
+		{name: "hit", of: c, keys: hits, want: cache.Fresh},
+		{name: "kept hit", of: vouched, keys: kept, want: cache.Fresh},
+		{name: "miss", of: c, keys: misses, want: cache.Absent},
 	} {
 		b.Run(bm.name, func(b *testing.B) {
 			b.ReportAllocs()
 			dst := make([]byte, 0, 512)
 			i := 0
 			for b.Loop() {
-				if _, got := c.Lookup(bm.keys[i%benchmarkNames], now, dst); got != bm.want {
+				if _, got := bm.of.Lookup(bm.keys[i%benchmarkNames], now, dst); got != bm.want {
 					b.Fatalf("%d, want %d", got, bm.want)
 				}
 				i++
@@ -128,7 +135,7 @@ func BenchmarkLookup(b *testing.B) {
 				dst := make([]byte, 0, 512)
 				i := int(starts.Add(benchmarkNames / 7))
 				for pb.Next() {
-					if _, got := c.Lookup(bm.keys[i%benchmarkNames], now, dst); got != bm.want {
+					if _, got := bm.of.Lookup(bm.keys[i%benchmarkNames], now, dst); got != bm.want {
 						b.Errorf("%d, want %d", got, bm.want)
 						return
 					}
@@ -141,7 +148,7 @@ func BenchmarkLookup(b *testing.B) {
 
 // BenchmarkDenial looks up names that do not exist, and names four labels below unknown names.
 func BenchmarkDenial(b *testing.B) {
-	c, _ := benchmarkCache(b)
+	c, _ := benchmarkCache(b, false)
 	var asked, below [][]byte
 	for i := range benchmarkNames {
 		a, key := nth("denied", i), keyOf(fmt.Sprintf("denied%07d.example.", i), 28, 0)
@@ -180,7 +187,7 @@ func BenchmarkDenial(b *testing.B) {
 }
 
 func BenchmarkPut(b *testing.B) {
-	c, keys := benchmarkCache(b)
+	c, keys := benchmarkCache(b, false)
 	b.Run("again", func(b *testing.B) {
 		b.ReportAllocs()
 		a := plain(keys[0], time.Hour, 30)
