@@ -173,6 +173,12 @@ func (c *conn) setFull(full bool) {
 	c.full = full
 }
 
+func (c *conn) setTakes(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.takes = d
+}
+
 // take returns what came since the last call, without heartbeats.
 func (c *conn) take() string {
 	c.mu.Lock()

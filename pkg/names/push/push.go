@@ -99,6 +99,7 @@ type Server struct {
 	due      map[*Session]struct{} // those with marked names
 	silent   map[*Session]struct{} // those whose turn it was, and whose heartbeat was not sent yet
 	stats    Stats
+	nextTurn time.Time // when turn advances; only Run uses it
 	panics   atomic.Uint64
 	open     atomic.Int64 // number of sessions
 }
@@ -137,6 +138,7 @@ func (s *Server) OwnerChanged(owner []byte) {
 // Run sends what has changed, and heartbeats, until ctx ends. Then it ends the sessions.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.EndAll()
+	s.nextTurn = s.cfg.Now().Add(heartbeat / beats)
 	beat := time.NewTicker(heartbeat / beats)
 	defer beat.Stop()
 	pause := time.NewTimer(0)
@@ -205,11 +207,19 @@ func (s *Server) markLocked(n *name) {
 func (s *Server) beat(ctx context.Context) {
 	now := s.cfg.Now()
 	s.mu.Lock()
-	s.turn = (s.turn + 1) % beats
-	for session := range s.sessions[s.turn] {
-		if session.established {
-			s.silent[session] = struct{}{}
+	for range beats { // ticks are lost while all processors are busy: the clock counts
+		if s.nextTurn.After(now) {
+			break
 		}
+		s.turn, s.nextTurn = (s.turn+1)%beats, s.nextTurn.Add(heartbeat/beats)
+		for session := range s.sessions[s.turn] {
+			if session.established {
+				s.silent[session] = struct{}{}
+			}
+		}
+	}
+	if now.Sub(s.nextTurn) > heartbeat {
+		s.nextTurn = now
 	}
 	all := maps.Clone(s.silent)
 	maps.Copy(all, s.due)

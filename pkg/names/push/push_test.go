@@ -223,7 +223,7 @@ func TestBatches(t *testing.T) {
 					c := h.client("192.0.2.1")
 					c.subscribe(t, "web.shop.svc.cluster.local", "db.shop.svc.cluster.local")
 					c.take()
-					c.takes = time.Millisecond
+					c.setTakes(time.Millisecond)
 					clients = append(clients, c)
 				}
 				start := time.Now()
@@ -322,6 +322,37 @@ func TestLateHeartbeat(t *testing.T) {
 			})
 		})
 	}
+}
+
+// After the server could not run for a while, all heartbeats that are due are sent at once, not in the turns of the next 2 s.
+func TestHeartbeatsAfterAStall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		h.run(t)
+		stall := h.client("192.0.2.1")
+		stall.subscribe(t, "web.shop.svc.cluster.local")
+		var others []*client
+		for range 40 {
+			c := h.client("192.0.2.2")
+			c.subscribe(t, "db.shop.svc.cluster.local")
+			others = append(others, c)
+		}
+		time.Sleep(2 * time.Second)
+		stall.setTakes(2500 * time.Millisecond)
+		for _, c := range others {
+			c.heartbeats()
+		}
+		h.put("web", "10.0.0.1")
+		synctest.Wait()
+		stall.setTakes(0)
+		time.Sleep(2600 * time.Millisecond)
+		for i, c := range others {
+			if c.heartbeats() == 0 {
+				t.Errorf("client %d has no heartbeat", i)
+			}
+		}
+	})
 }
 
 // For a client that does not read, no record is read either, however often other names change.
