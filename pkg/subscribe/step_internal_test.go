@@ -133,6 +133,17 @@ func (h *stepper) answer(query []byte, edit func(m *dns.Msg)) []byte {
 	return msg
 }
 
+// hold has the cache keep an answer, and returns its key.
+func (h *stepper) hold(name string) (key []byte) {
+	h.t.Helper()
+	msg := h.answer(append([]byte{0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, append(h.wire(name), 0, 1, 0, 1)...), nil)
+	var m wire.Message
+	assert.NoError(h.t, m.Parse(msg))
+	key = append(h.wire(name), 0, 1, 0)
+	h.cache.Put(key, &cache.Answer{Msg: m.Raw, TTLs: []uint16{m.Records[0].TTL}, Lifetime: 5 * time.Second, Owner: h.wire(name), QueriedAt: h.now, Kept: true}, h.now)
+	return key
+}
+
 // want compares what happened since the last call.
 func (h *stepper) want(what string, want ...string) {
 	h.t.Helper()
@@ -386,8 +397,9 @@ func TestSteps(t *testing.T) {
 		{"a change before the pool is asked is in its answer", func(h *stepper) {
 			a := viewed(h)
 			h.ask("x")
+			h.pass(patience / 2)
 			a.push("x")
-			h.pass(patience)
+			h.pass(patience / 2)
 			h.expire()
 			h.wantPool("after patience", 1)
 			h.poolAnswers()
@@ -511,6 +523,7 @@ func TestSteps(t *testing.T) {
 			h.wantPool("z", 1)
 			a.accept("x", "y")
 			a.answerAll(nil)
+			h.hold("x")
 			for range 62 { // full: unused names leave after a minute, not after ten
 				h.pass(s)
 				h.ask("y", "z")
@@ -529,11 +542,7 @@ func TestSteps(t *testing.T) {
 			h.ask("x")
 			a.accept("x")
 			a.answerAll(nil)
-			msg := h.answer(append([]byte{0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, append(h.wire("x"), 0, 1, 0, 1)...), nil)
-			var m wire.Message
-			assert.NoError(h.t, m.Parse(msg))
-			key := append(h.wire("x"), 0, 1, 0)
-			h.cache.Put(key, &cache.Answer{Msg: m.Raw, TTLs: []uint16{m.Records[0].TTL}, Lifetime: 5 * s, Owner: h.wire("x"), QueriedAt: h.now, Kept: true}, h.now)
+			key := h.hold("x")
 			for range 1200 { // 20 minutes
 				h.pass(s)
 				a.view(5, 5, 0)
@@ -569,6 +578,9 @@ func TestSteps(t *testing.T) {
 			x := a.names[string(h.wire("x"))].id
 			a.lastID = x - 1
 			h.ask("y")
+			for id := range a.questions {
+				h.check("names with the ID of a question", a.byID[id] == nil, true)
+			}
 			h.check("IDs", len(a.byID)+len(a.questions), 4)
 		}},
 	}
