@@ -22,9 +22,20 @@ func (x *index) init() {
 
 // A name has a subscriber.
 type name struct {
-	wire     string // canonical wire form; its owner's key is a part of it
-	owner    *owner
-	sessions []*Session // a session is there once for each of its subscriptions
+	wire        string // canonical wire form; its owner's key is a part of it
+	owner       *owner
+	subscribers []subscriber
+}
+
+// A subscriber is a subscription of a session, by its ID.
+type subscriber struct {
+	session *Session
+	id      uint16
+}
+
+// has reports whether the session has subscribed to the name.
+func (n *name) has(session *Session) bool {
+	return slices.ContainsFunc(n.subscribers, func(s subscriber) bool { return s.session == session })
 }
 
 // An owner has a subscribed name.
@@ -47,8 +58,8 @@ func (x *index) cost(wire string) int64 {
 	return subscriptionCost + nameCost + int64(len(wire))
 }
 
-// add adds a subscription of the session.
-func (x *index) add(wire string, ownerLen int, session *Session) *name {
+// add adds a subscription.
+func (x *index) add(wire string, ownerLen int, s subscriber) *name {
 	x.bytes += x.cost(wire)
 	n := x.names[wire]
 	if n == nil {
@@ -56,7 +67,7 @@ func (x *index) add(wire string, ownerLen int, session *Session) *name {
 		n.owner.names = append(n.owner.names, n)
 		x.names[wire] = n
 	}
-	n.sessions = append(n.sessions, session)
+	n.subscribers = append(n.subscribers, s)
 	x.subscriptions++
 	return n
 }
@@ -70,11 +81,11 @@ func (x *index) ownerOf(key string) *owner {
 	return o
 }
 
-// remove removes one subscription of the session, and what has no subscriber any more.
-func (x *index) remove(n *name, session *Session) {
-	n.sessions = without(n.sessions, session)
+// remove removes a subscription, and what has no subscriber any more.
+func (x *index) remove(n *name, s subscriber) {
+	n.subscribers = without(n.subscribers, s)
 	x.subscriptions--
-	if len(n.sessions) == 0 {
+	if len(n.subscribers) == 0 {
 		x.follow(n, nil)
 		delete(x.names, n.wire)
 		x.detach(n.owner, n)

@@ -20,6 +20,8 @@ import (
 const (
 	// MaxSubscriptions bounds those of one session.
 	MaxSubscriptions = 16384
+	// maxTypes bounds those of one session to one name, with another type or class each.
+	maxTypes = 16
 
 	// heartbeat is the interval between the heartbeats of a session; beats is the number of groups of sessions that take turns.
 	heartbeat = 2 * time.Second
@@ -198,8 +200,8 @@ func (s *Server) flush(ctx context.Context, session *Session) (done bool) {
 
 // markLocked marks a name in the sessions that have subscribed to it.
 func (s *Server) markLocked(n *name) {
-	for _, session := range n.sessions {
-		session.markLocked(n)
+	for _, sub := range n.subscribers {
+		sub.session.markLocked(n)
 	}
 }
 
@@ -275,8 +277,8 @@ func (s *Server) dropLocked(session *Session) bool {
 	if _, open := s.sessions[session.turn][session]; !open {
 		return false
 	}
-	for _, sub := range session.subscriptions {
-		s.index.remove(sub.name, session)
+	for id, sub := range session.subscriptions {
+		s.index.remove(sub.name, subscriber{session, id})
 	}
 	session.ended, session.subscriptions, session.marked = true, nil, nil
 	delete(s.sessions[session.turn], session)
@@ -303,7 +305,7 @@ type Stats struct {
 // Refused counts SUBSCRIBE requests with an error.
 type Refused struct {
 	Name      uint64 `json:"name"`      // its answers do not all come from the zones, or depend on no single object
-	Count     uint64 `json:"count"`     // the session has MaxSubscriptions
+	Count     uint64 `json:"count"`     // the session has MaxSubscriptions, or maxTypes to one name
 	Memory    uint64 `json:"memory"`    // the subscriptions take the budget, and no client has more than this one
 	Malformed uint64 `json:"malformed"` // the request cannot be read
 }

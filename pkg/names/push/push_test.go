@@ -5,8 +5,6 @@ package push_test
 import (
 	"fmt"
 	"net/netip"
-	"os"
-	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -466,6 +464,29 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// A session subscribes to one name with 16 types. With more, each subscription would cost more than the one before.
+func TestTypes(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	c := h.client("192.0.2.1")
+	for rrtype := range uint16(17) {
+		c.session.Handle(subscribe(t, 1+rrtype, "web.shop.svc.cluster.local", 100+rrtype))
+	}
+	if got, want := c.take(), "; 17 REFUSED retry 5m0s"; !strings.HasSuffix(got, "; 16 NOERROR"+want) {
+		t.Errorf("17 types: %s", got)
+	}
+	c.session.Handle(subscribe(t, 18, "db.shop.svc.cluster.local", 100))
+	c.session.Handle(dso.AppendUnsubscribe(dso.AppendHeader(nil, dso.Unidirectional, 0, 0), 3))
+	c.session.Handle(subscribe(t, 19, "web.shop.svc.cluster.local", 117))
+	if got, want := c.take(), "18 NOERROR; 19 NOERROR"; got != want {
+		t.Errorf("another name, and one type in place of another: %s, want %s", got, want)
+	}
+	c.session.Handle(subscribe(t, 20, "web.shop.svc.cluster.local", 117))
+	if got := c.take(); got != "abort" {
+		t.Errorf("the same again: %s", got)
+	}
+}
+
 // A client that subscribes and leaves in a loop costs nothing in the end.
 func TestLoop(t *testing.T) {
 	t.Parallel()
@@ -502,52 +523,6 @@ func TestOverflow(t *testing.T) {
 		}
 	})
 }
-
-// Subscriptions of sessions with 300 each, a third of them to names that nobody else has, are estimated well, and take less than 180
-// bytes each: with SOAK for 3,333 sessions.
-func TestMemory(t *testing.T) { // not parallel: it measures the heap
-	count := 300
-	if os.Getenv("SOAK") != "" {
-		count = 3333
-	}
-	h := newHarness(t)
-	live := func() int64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	before := live()
-	names := make([][]byte, 300)
-	sessions := make([]*push.Session, 0, count)
-	for s := range count {
-		session := h.NewSession(netip.AddrFrom4([4]byte{10, 0, byte(s >> 8), byte(s)}), discard{})
-		for i := range names {
-			number := (s*7 + i*37) % 11000
-			names[i] = fmt.Appendf(names[i][:0], "\x0dservice-%05d\x07team-%02d\x03svc\x07cluster\x05local\x00", number, number%100)
-			if i%3 == 0 {
-				names[i] = fmt.Appendf(names[i][:0], "\x0downed-%02d-%04d\x07team-%02d\x03svc\x07cluster\x05local\x00", i%100, s, i%100)
-			}
-			session.Handle(dso.AppendSubscribe(dso.AppendHeader(nil, dso.Request, uint16(i+1), 0), dso.Subscription{Name: names[i], Type: 255, Class: 1}))
-		}
-		sessions = append(sessions, session)
-	}
-	used, st := live()-before, h.Stats()
-	t.Logf("%d subscriptions of %d sessions to %d names: %d MiB, estimated %d MiB: %d bytes a subscription", st.Subscriptions, st.Sessions, st.Names, used>>20, st.Bytes>>20, used/int64(st.Subscriptions))
-	if st.Subscriptions != 300*count || used > 180*int64(st.Subscriptions) || st.Bytes < used*9/10 || st.Bytes > used*3/2 {
-		t.Errorf("%d subscriptions take %d bytes, estimated %d", st.Subscriptions, used, st.Bytes)
-	}
-	runtime.KeepAlive(sessions)
-}
-
-// discard is a Conn.
-type discard struct{}
-
-func (discard) SendMessage([]byte) bool { return true }
-func (discard) Push([]byte) bool        { return true }
-func (discard) HasRoom() bool           { return true }
-func (discard) Last([]byte)             {}
-func (discard) Abort()                  {}
 
 // Whatever a client sends, the index holds what its sessions hold, and nothing after they have ended.
 func FuzzSession(f *testing.F) {

@@ -106,7 +106,7 @@ func (b *builder) addRecords(n *name) bool {
 		}
 	}
 	s.mu.Lock()
-	if len(n.sessions) > 0 && (len(aliases) > 0 || s.index.aliases[n] != nil) {
+	if len(n.subscribers) > 0 && (len(aliases) > 0 || s.index.aliases[n] != nil) {
 		s.index.follow(n, aliases)
 	}
 	s.mu.Unlock()

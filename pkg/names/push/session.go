@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"errors"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -181,7 +180,7 @@ func (c *Session) subscribe(m *dso.Message) bool {
 		sub.name = nil
 		moved := !bytes.Equal(s.cfg.Owner(canonical), owner) // with the lock: see Reconfigured
 		if !c.ended && !moved {
-			sub.name = s.index.add(string(canonical), len(owner), c)
+			sub.name = s.index.add(string(canonical), len(owner), subscriber{c, m.ID})
 			c.subscriptions[m.ID] = sub
 		}
 		s.mu.Unlock()
@@ -211,12 +210,13 @@ func (c *Session) admit(id uint16, named string, sub subscription) admission {
 	s.mu.Lock()
 	sub.name = s.index.names[named]
 	_, used := c.subscriptions[id]
+	types, same := c.typesLocked(sub)
 	var victim *Session
 	verdict := admitted
 	switch {
-	case used, sub.name != nil && slices.Contains(sub.name.sessions, c) && c.hasLocked(sub):
+	case used, same:
 		verdict = fatal
-	case len(c.subscriptions) >= MaxSubscriptions:
+	case len(c.subscriptions) >= MaxSubscriptions, types >= maxTypes:
 		verdict = tooMany
 	case s.index.bytes+s.index.cost(named) <= s.cfg.Budget():
 	case now.Before(c.full):
@@ -236,14 +236,18 @@ func (c *Session) admit(id uint16, named string, sub subscription) admission {
 	return verdict
 }
 
-// hasLocked reports whether the session has the subscription.
-func (c *Session) hasLocked(sub subscription) bool {
-	for _, other := range c.subscriptions {
-		if other == sub {
-			return true
+// typesLocked returns the number of the session's subscriptions to the name of sub, and whether sub is one of them.
+func (c *Session) typesLocked(sub subscription) (types int, same bool) {
+	if sub.name == nil {
+		return 0, false
+	}
+	for _, s := range sub.name.subscribers {
+		if s.session == c {
+			types++
+			same = same || c.subscriptions[s.id] == sub
 		}
 	}
-	return false
+	return types, same
 }
 
 func (c *Session) refuse(m *dso.Message, why *uint64, rcode uint8, delay time.Duration) {
@@ -280,8 +284,8 @@ func (c *Session) unsubscribe(id uint16) {
 		return
 	}
 	delete(c.subscriptions, id)
-	c.server.index.remove(sub.name, c)
-	if !slices.Contains(sub.name.sessions, c) {
+	c.server.index.remove(sub.name, subscriber{c, id})
+	if !sub.name.has(c) {
 		delete(c.marked, sub.name)
 	}
 }
@@ -343,7 +347,7 @@ func (c *Session) flush() (done bool) {
 		delete(names, n)
 	}
 	for n := range names {
-		if slices.Contains(n.sessions, c) {
+		if n.has(c) {
 			c.markLocked(n)
 		}
 	}
