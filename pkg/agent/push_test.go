@@ -299,7 +299,8 @@ func TestPushView(t *testing.T) {
 	}
 }
 
-// Hostile subscribers, each in its own way, beside a client that asks: it gets every answer, and what they cost is bounded.
+// Hostile subscribers, each in its own way, beside a client that asks: it gets every answer, and what they cost is bounded. How long the
+// answers take says TestPushAttack of test/pressure.
 func TestPushAttack(t *testing.T) {
 	t.Parallel()
 	cfg := pushConfig(t, folder(t))
@@ -374,13 +375,10 @@ func TestPushAttack(t *testing.T) {
 		}
 		return framed(c.subscribe("web.shop.svc.cluster.local"))
 	})
-	var durations []time.Duration
-	for range 2000 {
-		begin := time.Now()
+	for range 200 {
 		if got := addresses(ask(t, a, "udp", "web.shop.svc.cluster.local.")); got != "10.96.0.7" {
 			t.Errorf("got %s", got)
 		}
-		durations = append(durations, time.Since(begin))
 	}
 	st := statusOf(t, a).Push
 	if st.Bytes > 64<<20 || st.Subscriptions > 64*16384 {
@@ -388,8 +386,7 @@ func TestPushAttack(t *testing.T) {
 	}
 	cancel()
 	attackers.Wait()
-	slices.Sort(durations)
-	t.Logf("%d messages; queries: median %s, p99 %s; %+v", sent.Load(), durations[1000], durations[1980], *st)
+	t.Logf("%d messages: %+v", sent.Load(), *st)
 	proctest.Eventually(t, time.Minute, "nothing is left of the attack", func() bool { // connections that the kernel had queued come and go
 		st := statusOf(t, a).Push
 		return st.Sessions == 0 && st.Subscriptions == 0 && st.Names == 0 && st.Bytes == 0
