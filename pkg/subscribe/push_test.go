@@ -6,6 +6,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -149,6 +150,45 @@ func TestDenial(t *testing.T) {
 		r.put("10.96.0.7")
 		time.Sleep(time.Millisecond)
 		assert.Same(t, "after it was made", "10.96.0.7", h.lookup())
+	})
+}
+
+// TestDeaf has a server that reads nothing after the session began, and sends Views: the session ends 5 s after a question.
+func TestDeaf(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, func(conn net.Conn, _ int) {
+			s := &scripted{peer: &peer{Conn: conn}}
+			m, _ := dso.Parse(readFrame(conn))
+			s.Push(dso.AppendKeepalive(dso.AppendHeader(nil, dso.Response, m.ID, 0), dso.Keepalive{Inactivity: time.Hour, Interval: time.Hour}))
+			for s.Push(view()) {
+				time.Sleep(2 * time.Second)
+			}
+		})
+		time.Sleep(time.Second)
+		assert.Same(t, "answer", "192.0.2.255", h.lookup())
+		time.Sleep(5 * time.Second)
+		h.logMu.Lock()
+		defer h.logMu.Unlock()
+		if !strings.Contains(h.log.String(), "push session ended") {
+			t.Error("the session goes on")
+		}
+	})
+}
+
+// TestRetryDelay has a server ask the agent to come back a month later. It does so after an hour.
+func TestRetryDelay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, func(conn net.Conn, _ int) {
+			s := &scripted{peer: &peer{Conn: conn}}
+			readFrame(conn)
+			s.Push(dso.AppendRetryDelay(dso.AppendHeader(nil, dso.Unidirectional, 0, 0), 30*24*time.Hour))
+		})
+		time.Sleep(59 * time.Minute)
+		assert.Same(t, "sessions after 59 min", 1, len(h.opened))
+		time.Sleep(2 * time.Minute)
+		assert.Same(t, "sessions after 61 min", 2, len(h.opened))
 	})
 }
 

@@ -121,11 +121,16 @@ type conn struct {
 	raw     [][]byte
 	takes   time.Duration // to queue a message with Push
 	full    bool
+	unread  func() // called with each PUSH, for which there is no room; nil: there is
+	sending func() // called before a message is sent
 	aborted bool
 	ended   bool
 }
 
 func (c *conn) SendMessage(msg []byte) bool {
+	if c.sending != nil {
+		c.sending()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.aborted || c.ended {
@@ -138,9 +143,13 @@ func (c *conn) SendMessage(msg []byte) bool {
 
 func (c *conn) Push(msg []byte) bool {
 	c.mu.Lock()
-	full, takes := c.full, c.takes
+	full, takes, unread := c.full, c.takes, c.unread
 	c.mu.Unlock()
 	time.Sleep(takes)
+	if m, err := dso.Parse(msg); unread != nil && err == nil && m.Primary().Type == dso.TypePush {
+		unread()
+		return false
+	}
 	if full {
 		return false
 	}
@@ -165,6 +174,12 @@ func (c *conn) Abort() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.aborted = true
+}
+
+func (c *conn) setUnread(unread func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unread = unread
 }
 
 func (c *conn) setFull(full bool) {
@@ -215,6 +230,11 @@ func (h *harness) client(address string) *client {
 	c := &client{conn: new(conn)}
 	c.session = h.NewSession(netip.MustParseAddr(address), c.conn)
 	return c
+}
+
+// unsubscribe ends a subscription.
+func (c *client) unsubscribe(id uint16) {
+	c.session.Handle(dso.AppendUnsubscribe(dso.AppendHeader(nil, dso.Unidirectional, 0, 0), id))
 }
 
 // subscribe subscribes to ANY of names.

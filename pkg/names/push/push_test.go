@@ -383,6 +383,53 @@ func TestNothingIsBuiltInVain(t *testing.T) {
 	})
 }
 
+// While PUSHes have no room, no heartbeat vouches for what the client has. Afterwards it gets the names that it still subscribes to.
+func TestUnread(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		h.run(t)
+		h.put("new", "10.0.0.5")
+		c := h.client("192.0.2.1")
+		c.subscribe(t, "db.shop.svc.cluster.local", "left.shop.svc.cluster.local", "leaves.shop.svc.cluster.local")
+		c.session.Handle(subscribe(t, 11, "web.shop.svc.cluster.local", wire.TypeA))
+		c.session.Handle(subscribe(t, 12, "web.shop.svc.cluster.local", wire.TypeAAAA))
+		c.take()
+		c.setUnread(func() { c.unsubscribe(3) })
+		for _, name := range []string{"db", "left", "leaves", "web"} {
+			h.put(name, "10.0.0.1")
+		}
+		synctest.Wait()
+		c.unsubscribe(2)
+		c.unsubscribe(11)
+		c.subscribe(t, "new.shop.svc.cluster.local")
+		if got := c.take(); got != "4 NOERROR" {
+			t.Errorf("without room: %s", got)
+		}
+		time.Sleep(4 * time.Second)
+		if got := c.heartbeats(); got != 0 {
+			t.Errorf("%d heartbeats without room", got)
+		}
+		c.setUnread(nil)
+		time.Sleep(200 * time.Millisecond)
+		got := c.take()
+		for _, name := range []string{"db", "web", "new"} {
+			if !strings.Contains(got, "-"+name+".") {
+				t.Errorf("no change of %s in %s", name, got)
+			}
+		}
+		if strings.Contains(got, "-lea") || strings.Contains(got, "-left") {
+			t.Errorf("changes of names without a subscription: %s", got)
+		}
+		c.setUnread(func() {})
+		h.put("db", "10.0.0.2")
+		time.Sleep(4 * time.Second)
+		if got := c.take(); got != "" {
+			t.Errorf("4 s of it, once more: %s", got)
+		}
+	})
+}
+
 // A panic ends the session that it was for, since it may have missed a change. The others stay.
 func TestPanic(t *testing.T) {
 	t.Parallel()
@@ -425,6 +472,9 @@ func TestEnd(t *testing.T) {
 		t.Errorf("after the end: %s", got)
 	}
 	c.session.Close()
+	c = h.client("192.0.2.1") // ends while a SUBSCRIBE is answered
+	c.sending = func() { c.sending = nil; h.EndAll() }
+	c.subscribe(t, "web.shop.svc.cluster.local")
 	if st := h.Stats(); st.Sessions != 0 || st.Subscriptions != 0 || st.Names != 0 || st.Bytes != 0 {
 		t.Errorf("what is left: %+v", st)
 	}
@@ -500,8 +550,8 @@ func TestLoop(t *testing.T) {
 		c.session.Handle(dso.AppendUnsubscribe(dso.AppendHeader(nil, dso.Unidirectional, 0, 0), 10))
 		c.take()
 	}
-	if st := h.Stats(); st.Names != 0 || st.Bytes != 0 || st.Ended.Protocol != 0 {
-		t.Errorf("what is left: %+v", st)
+	if st := h.Stats(); st.Names != 0 || st.Bytes != 0 || st.Ended.Protocol != 0 || h.Owners() != 0 {
+		t.Errorf("what is left: %+v, %d owners", st, h.Owners())
 	}
 }
 
@@ -564,8 +614,8 @@ func FuzzSession(f *testing.F) {
 			}
 		}
 		c.session.Close()
-		if st := h.Stats(); st.Sessions != 0 || st.Subscriptions != 0 || st.Names != 0 || st.Bytes != 0 {
-			t.Fatalf("what is left: %+v", st)
+		if st := h.Stats(); st.Sessions != 0 || st.Subscriptions != 0 || st.Names != 0 || st.Bytes != 0 || h.Owners() != 0 {
+			t.Fatalf("what is left: %+v, %d owners", st, h.Owners())
 		}
 	})
 }
