@@ -362,8 +362,8 @@ func (s *session) answer() endReason {
 }
 
 // answerBatch answers frames until none is whole, one is too short for a query, maxGathered bytes
-// are gathered, or MaxPipeline misses are outstanding; in the last two cases more is true. It writes
-// the gathered answers with one write.
+// are gathered, stateful messages have taken yieldInterval, or MaxPipeline misses are outstanding; in the
+// last three cases more is true. It writes the gathered answers with one write.
 func (s *session) answerBatch() (more bool, end endReason) {
 	s.server.yielder.yield()
 	now := time.Now()
@@ -406,7 +406,7 @@ func (s *session) answerBatch() (more bool, end endReason) {
 // answerQuery answers or resolves one query. It reports whether the batch must end.
 func (s *session) answerQuery(k *batchWorker, pkt []byte, now time.Time) bool {
 	if s.server.cfg.Stateful != nil && isStateful(pkt) && s.handleStateful(pkt, now) {
-		return false
+		return time.Since(now) >= yieldInterval
 	}
 	if s.stateful != nil {
 		if s.operation = now; s.out.hasEnded() {

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,7 +19,7 @@ import (
 )
 
 // A stateful has sessions for all clients but 192.0.2.9. A message is a word after the header: "ping" is a Keepalive, "add" and "drop" begin
-// and end a lasting operation, others are operations. It answers with the same message.
+// and end a lasting operation, "slow" takes 50 ms, others are operations. It answers with the same message.
 type stateful struct {
 	conns  chan server.StatefulConn
 	ended  atomic.Int32
@@ -46,6 +47,9 @@ type statefulSession struct {
 func (s *statefulSession) Handle(msg []byte) bool {
 	word := string(msg[12:])
 	s.lasts = (s.lasts || word == "add") && word != "drop"
+	if word == "slow" {
+		time.Sleep(50 * time.Millisecond)
+	}
 	s.to.SendMessage(msg)
 	return word != "ping"
 }
@@ -110,6 +114,24 @@ func TestStatefulIdle(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Messages that take long do not come one after the other without a pause: the answers of before are sent, and UDP has its turn.
+func TestStatefulTakesLong(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := servePipes(t, server.TCPConfig{Stateful: newStateful()}, nil)
+		c := h.dial()
+		c.say("add")
+		slow := servertest.Frame(append([]byte{0, 1, 6 << 3, 0, 0, 0, 0, 0, 0, 0, 0, 0}, "slow"...))
+		began := time.Now()
+		c.send(slices.Concat(queries(1, "a.example"), slow, slow, slow))
+		c.hear("slow")
+		c.wantReplies(reply{1, "a.example"})
+		assert.Equal(t, "time until the answer", 50*time.Millisecond, time.Since(began))
+		c.hear("slow")
+		c.hear("slow")
+	})
 }
 
 // A client that may have no such session gets the handler's answer.
