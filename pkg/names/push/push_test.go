@@ -427,6 +427,12 @@ func TestUnread(t *testing.T) {
 		if got := c.take(); got != "" {
 			t.Errorf("4 s of it, once more: %s", got)
 		}
+		c.unsubscribe(1)
+		c.setUnread(nil)
+		time.Sleep(200 * time.Millisecond)
+		if got := c.take(); got != "" {
+			t.Errorf("a name that it has left: %s", got)
+		}
 	})
 }
 
