@@ -97,7 +97,7 @@ func attackUntilSignal(text string) int {
 	defer stop()
 	var running []*attacker
 	var names []string
-	for _, one := range attacks() {
+	for _, one := range append(attacks(), pushAttacks()...) {
 		if slices.Contains(to.Attacks, one.name) {
 			a := &attacker{target: to, ctx: ctx}
 			a.running.Go(func() { one.run(a) })
