@@ -515,7 +515,15 @@ func TestBounds(t *testing.T) {
 	if got, want := again.take(), "1 SERVFAIL retry 1m0s"; got != want {
 		t.Errorf("one who has as many: %s, want %s", got, want)
 	}
-	if st := h.Stats(); st.Ended.Memory != 1 || st.Refused != (push.Refused{Count: 1, Memory: 1}) || st.Subscriptions != 1 {
+	h.budget = 1 << 30
+	other.subscribe(t, "a.shop.svc.cluster.local", "b.shop.svc.cluster.local")
+	other.take()
+	h.budget = h.Stats().Bytes
+	again.subscribe(t, "db.shop.svc.cluster.local")
+	if got, want := again.take(), "2 SERVFAIL retry 1m0s"; got != want {
+		t.Errorf("at once again: %s, want %s", got, want)
+	}
+	if st := h.Stats(); st.Ended.Memory != 1 || st.Refused != (push.Refused{Count: 1, Memory: 2}) || st.Subscriptions != 3 {
 		t.Errorf("stats %+v", st)
 	}
 }
