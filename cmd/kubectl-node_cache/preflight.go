@@ -162,6 +162,11 @@ func (r *factReader) readSystem(ctx context.Context) {
 	if services, err := api.CoreV1().Services(system).List(ctx, metav1.ListOptions{}); !r.missing(preflight.ListServices, err) {
 		r.Services = services.Items
 	}
+	if ranges, err := api.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{}); !r.missing(preflight.ListServiceCIDRs, err) {
+		for i := range ranges.Items {
+			r.ServiceCIDRs = append(r.ServiceCIDRs, ranges.Items[i].Spec.CIDRs...)
+		}
+	}
 	if list, err := api.DiscoveryV1().EndpointSlices(system).List(ctx, metav1.ListOptions{}); !r.missing(preflight.ListSlices, err) {
 		r.Slices = list.Items
 	}

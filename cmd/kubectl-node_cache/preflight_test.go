@@ -47,7 +47,8 @@ func objects() map[string]string {
 		system + "/services": of("ServiceList", "v1", `{"metadata": {"namespace": "kube-system", "name": "coredns"}, "spec": {"clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10"]}}`),
 		"/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices": of("EndpointSliceList", "discovery.k8s.io/v1",
 			`{"metadata": {"namespace": "kube-system", "labels": {"kubernetes.io/service-name": "coredns"}}, "addressType": "IPv6", "endpoints": [{"addresses": ["fd00:1::1"]}, {"addresses": ["fd00:1::2"]}]}`),
-		"/api/v1/services": of("ServiceList", "v1", `{}`),
+		"/api/v1/services":                        of("ServiceList", "v1", `{}`),
+		"/apis/networking.k8s.io/v1/servicecidrs": of("ServiceCIDRList", "networking.k8s.io/v1", `{"spec": {"cidrs": ["10.96.0.0/12", "fd00::/112"]}}`),
 	}
 }
 
@@ -112,6 +113,7 @@ func TestPreflight(t *testing.T) {
 		"ok cluster domain corp.k8s.",
 		"ok zones the agent serves what the cluster's DNS serves",
 		"ok node-local DNS none was recognised",
+		"fail address fd00::10 of the agents: the range fd00::/112 of Services has it",
 		"unknown policies they are not looked at",
 		"fail pod security namespace kube-system enforces baseline",
 		"fail quotas ResourceQuota q leaves 3 of pods, and the agents of 6 nodes need 6",
@@ -127,7 +129,7 @@ func TestPreflight(t *testing.T) {
 		NotKnown []string
 	}
 	assert.NoError(t, json.Unmarshal([]byte(got.Stdout), &report))
-	if len(report.Findings) != 18 || report.Findings[17].Verdict != "warn" || report.Choice.Variant != "overlays/ipv6" || len(report.Choice.Commands) < 3 || len(report.NotKnown) == 0 {
+	if len(report.Findings) != 19 || report.Findings[18].Verdict != "warn" || report.Choice.Variant != "overlays/ipv6" || len(report.Choice.Commands) < 3 || len(report.NotKnown) == 0 {
 		t.Errorf("got %+v", report)
 	}
 }
@@ -154,7 +156,7 @@ func TestPreflightDenied(t *testing.T) {
 	t.Run("all", func(t *testing.T) {
 		t.Parallel()
 		got := command("preflight", serveObjects(t, objects(), func(p string) bool { return p != "/version" }))
-		if n := count(got.Stdout); n != 10 || got.Code != cli.ExitOK {
+		if n := count(got.Stdout); n != 11 || got.Code != cli.ExitOK {
 			t.Errorf("%d permissions: %+v", n, got)
 		}
 	})

@@ -218,6 +218,11 @@ func (f *Facts) taken(addr netip.Addr) string {
 			}
 		}
 	}
+	for _, text := range f.ServiceCIDRs {
+		if cidr, err := netip.ParsePrefix(text); err == nil && cidr.Contains(addr) {
+			return "the range " + text + " of Services"
+		}
+	}
 	for i := range f.Services {
 		if s := &f.Services[i]; slices.Contains(s.Spec.ClusterIPs, addr.String()) {
 			return "the Service " + s.Namespace + "/" + s.Name

@@ -17,6 +17,7 @@ const (
 	ListSystemPods   = "list pods in kube-system"
 	ListConfigMaps   = "list configmaps in kube-system"
 	ListServices     = "list services in kube-system"
+	ListServiceCIDRs = "list servicecidrs.networking.k8s.io"
 	ListSlices       = "list endpointslices in kube-system"
 	ListOpenShift    = "get service and configmap dns-default, and list endpointslices, in openshift-dns"
 	CountServices    = "list services in all namespaces"
@@ -43,6 +44,7 @@ type Facts struct {
 	Services     []corev1.Service            // of kube-system, and dns-default of OpenShift
 	Slices       []discoveryv1.EndpointSlice // of the same namespaces
 	ServiceCount int64                       // in all namespaces
+	ServiceCIDRs []string                    // ranges of Services; Kubernetes before 1.33 does not say
 
 	AgentNamespace *corev1.Namespace // nil: it does not exist
 	Quotas         []corev1.ResourceQuota
