@@ -48,6 +48,10 @@ func renderings() []rendering {
 	return []rendering{
 		{name: "base", overlay: "base", values: []string{}},
 		{name: "central", overlay: "overlays/central", values: preset("central")},
+		{
+			name: "central over TLS", overlay: "overlays/central", components: []string{"tls", "tls-agents"},
+			values: append(preset("central"), "--set", "resolver.tls.secret=node-cache-resolver-tls,resolver.tls.ca=node-cache-resolver-ca"),
+		},
 		{name: "transparent", overlay: "overlays/transparent", values: preset("transparent")},
 		{name: "cilium", overlay: "overlays/cilium", values: preset("cilium")},
 		{name: "dual-stack", overlay: "overlays/dual-stack", values: preset("dual-stack")},

@@ -195,6 +195,20 @@ prometheus.io/path: /metrics
 {{- else if .Values.monitoring.enabled -}}
 {{- $_ := set $config "admin" (merge $admin (dict "tls" (dict "address" "[::]:9254"))) -}}
 {{- end -}}
+{{- if .Values.resolver.tls.ca -}}
+{{- $tls := dict "serverName" (printf "node-cache-resolver.%s.svc" .Release.Namespace) "ca" "/etc/node-cache-tls/ca.crt" -}}
+{{- $_ := set $config "cluster" (merge ($config.cluster | default dict) (dict "central" (dict "tls" $tls))) -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end }}
+
+{{/* The resolver's configuration, as it is given to it. */}}
+{{- define "node-cache.resolverConfig" -}}
+{{- $config := deepCopy .Values.config.resolver -}}
+{{- if .Values.resolver.tls.secret -}}
+{{- $tls := dict "cert" "/etc/node-cache-tls/tls.crt" "key" "/etc/node-cache-tls/tls.key" -}}
+{{- $_ := set $config "listen" (merge ($config.listen | default dict) (dict "tls" $tls)) -}}
+{{- end -}}
 {{- toYaml $config -}}
 {{- end }}
 
@@ -298,6 +312,10 @@ the admin socket is the pod's own, the others are for the next pod.
 {{- $names = append $names "pods-api" -}}
 {{- $places = append $places "/var/lib/kubelet/pods-api" -}}
 {{- end -}}
+{{- if .Values.resolver.tls.ca -}}
+{{- $names = append $names "tls" -}}
+{{- $places = append $places "/etc/node-cache-tls" -}}
+{{- end -}}
 {{- range .Values.extraVolumes -}}
 {{- if has .name $names -}}
 {{- fail (printf "extraVolumes: %s: the chart has a volume of this name: choose another" .name) -}}
@@ -398,6 +416,9 @@ port: {{ $at.port }}
 {{- end -}}
 {{- if and .Values.resolver.enabled (hasSuffix "/node-cache-resolver" $service) (ne $service $ours) -}}
 {{- fail (printf "config.agent.cluster.central.service: %s: this release makes %s, in its own namespace: write that" $service $ours) -}}
+{{- end -}}
+{{- if and .Values.resolver.tls.ca (not (and .Values.resolver.enabled .Values.resolver.tls.secret)) -}}
+{{- fail "resolver.tls.ca: no resolver answers over TLS: set resolver.enabled and resolver.tls.secret too" -}}
 {{- end -}}
 {{- end }}
 
