@@ -50,14 +50,26 @@ func agentFiles() []string {
 	return []string{"/var/lib/node-cache/last-good.yaml", "/etc/node-cache/node-cache.yaml"}
 }
 
+// firstProcess has the command line of the first process: in the pod of a resolver that is the resolver.
+const firstProcess = "/proc/1/cmdline"
+
+// hostRole returns whose configuration is at agentFiles, by the command line in a file of /proc.
+func hostRole(cmdline string) config.Role {
+	text, _ := os.ReadFile(cmdline)
+	if words := strings.Split(string(text), "\x00"); len(words) > 1 && filepath.Base(words[0]) == "node-cache" && words[1] == "resolver" {
+		return config.Resolver
+	}
+	return config.Agent
+}
+
 // hostConfig returns the configuration in the first of the files that has a valid one, else the defaults.
-func hostConfig(files ...string) config.Config {
+func hostConfig(role config.Role, files ...string) config.Config {
 	for _, file := range files {
-		if cfg, err := config.Load(file, config.Agent); err == nil {
+		if cfg, err := config.Load(file, role); err == nil {
 			return cfg
 		}
 	}
-	return config.Default(config.Agent)
+	return config.Default(role)
 }
 
 // adminOf returns the admin server of an agent with this configuration: its socket if it is there, else its address.
@@ -102,7 +114,7 @@ type adminClient struct {
 // newAdminClient returns a client of the server at where: IP:PORT, or unix: and a path; if empty, that of the agent on this host.
 func newAdminClient(where string) (*adminClient, error) {
 	if where == "" {
-		cfg := hostConfig(agentFiles()...)
+		cfg := hostConfig(hostRole(firstProcess), agentFiles()...)
 		where = adminOf(&cfg)
 	}
 	c := &adminClient{where: where, http: http.Client{Timeout: pageTimeout}}

@@ -54,7 +54,7 @@ Exit code 0: no check failed; 1: a check failed; 2: invalid command line.`,
 		Args: cli.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return x.run(cmd) },
 	}
-	cmd.Flags().StringVar(&x.file, "config", "", "the agent's or resolver's configuration `FILE`, - for standard input; default: that of the agent on this host")
+	cmd.Flags().StringVar(&x.file, "config", "", "the agent's or resolver's configuration `FILE`, - for standard input; default: that of the agent on this host, or of the resolver in this pod")
 	cli.AddOutput(cmd, cmd.Flags(), &x.output)
 	cmd.Flags().StringVar(&x.name, "name", "", "`NAME` of the cluster to ask for, - for none; default: kubernetes.default.svc in clusterDomain")
 	cmd.Flags().StringSliceVar(&x.service, "service", nil, "`IP` of the DNS Service, with intercept.mode transparent, if the configuration lacks intercept.services; may be repeated")
@@ -69,9 +69,10 @@ func (d *doctorFlags) run(cmd *cobra.Command) error {
 	if d.file == config.Stdin && slices.Contains(d.corefiles, config.Stdin) {
 		return &cli.UsageError{Err: errors.New("--config and --corefile: only one can be standard input")}
 	}
-	cfg, err := hostConfig(agentFiles()...), error(nil)
+	role := hostRole(firstProcess)
+	cfg, err := hostConfig(role, agentFiles()...), error(nil)
 	if d.file != "" {
-		cfg, err = config.LoadFrom(d.file, cmd.InOrStdin(), config.Agent)
+		cfg, err = config.LoadFrom(d.file, cmd.InOrStdin(), role)
 	}
 	if err != nil && d.file != config.Stdin { // the keys of a resolver, such as push.clients, may not suit an agent
 		if resolver, asResolver := config.Load(d.file, config.Resolver); asResolver == nil {
@@ -114,8 +115,7 @@ func (d *doctorFlags) run(cmd *cobra.Command) error {
 	return err
 }
 
-// push returns what the status page says of push. The page decides whether push is on, because without --config a resolver's cfg is the
-// default.
+// push returns what the status page says of push. The page decides whether push is on, because without --config cfg may be the default.
 func (d *doctorFlags) push(ctx context.Context, cfg *config.Config) (p doctor.Push) {
 	if !cfg.Admin.Address.IsValid() && cfg.Admin.Socket == "" {
 		return p

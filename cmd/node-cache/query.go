@@ -71,7 +71,7 @@ func (q *question) parse(args []string) error {
 	ip, err := netip.ParseAddr(server)
 	switch {
 	case server == "":
-		cfg := hostConfig(agentFiles()...)
+		cfg := hostConfig(hostRole(firstProcess), agentFiles()...)
 		q.server = netip.AddrPortFrom(cfg.Listen.Addresses[0], cfg.Listen.Port)
 	case err == nil:
 		q.server = netip.AddrPortFrom(ip, 53)

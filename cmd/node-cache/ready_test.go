@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/admin"
 	"github.com/nodecache/node-cache/pkg/cli"
+	"github.com/nodecache/node-cache/pkg/config"
 )
 
 // readiness serves /readyz and /livez with the reason why it is neither; nil: it is both.
@@ -84,10 +85,30 @@ func TestHostConfig(t *testing.T) {
 		"one with mistakes": {[]string{none, bad}, "127.0.0.1 127.0.0.1:9253"},
 		"none":              {nil, "127.0.0.1 127.0.0.1:9253"},
 	} {
-		cfg := hostConfig(tt.files...)
+		cfg := hostConfig(config.Agent, tt.files...)
 		same(t, name, tt.want, cfg.Listen.Addresses[0].String()+" "+adminOf(&cfg))
 	}
 	must(t, os.Remove(socket))
-	cfg := hostConfig(good)
+	cfg := hostConfig(config.Agent, good)
 	same(t, "without the socket", "169.254.20.10:9253", adminOf(&cfg))
+}
+
+// TestHostRole reads who the first process is, and its configuration with the defaults of its role.
+func TestHostRole(t *testing.T) {
+	t.Parallel()
+	mounted := file(t, "listen: {port: 53}\n")
+	for name, tt := range map[string]struct {
+		cmdline string
+		want    string
+	}{
+		"a resolver's pod":       {"/node-cache\x00resolver\x00--config\x00/etc/node-cache/node-cache.yaml\x00", ":: [::]:9253"},
+		"an agent's pod":         {"/node-cache\x00agent\x00--config\x00resolver\x00", "127.0.0.1 127.0.0.1:9253"},
+		"the node":               {"/sbin/init\x00resolver\x00", "127.0.0.1 127.0.0.1:9253"},
+		"no arguments":           {"/node-cache\x00", "127.0.0.1 127.0.0.1:9253"},
+		"a process that is gone": {"", "127.0.0.1 127.0.0.1:9253"},
+	} {
+		cfg := hostConfig(hostRole(file(t, tt.cmdline)), mounted)
+		same(t, name, tt.want, cfg.Listen.Addresses[0].String()+" "+cfg.Admin.Address.String())
+	}
+	same(t, "no /proc", config.Agent, hostRole(filepath.Join(t.TempDir(), "none")))
 }
