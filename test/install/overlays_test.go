@@ -3,7 +3,10 @@
 package install
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -16,6 +19,7 @@ import (
 	"github.com/nodecache/node-cache/internal/kubenode"
 	"github.com/nodecache/node-cache/internal/proctest"
 	"github.com/nodecache/node-cache/pkg/subscribe"
+	"github.com/nodecache/node-cache/pkg/upstream/upstreamtest"
 )
 
 // TestOverlays applies those that the README leaves out, with kube-proxy in its other mode and with pods at bridges.
@@ -51,6 +55,7 @@ func TestOverlays(t *testing.T) {
 			b.expectNoFiles(t)
 		}},
 		{"central", b.testCentral},
+		{"central over TLS", b.testCentralTLS},
 	} {
 		if !t.Failed() {
 			t.Run(step.name, step.step)
@@ -71,6 +76,7 @@ func (b *harness) testCentral(t *testing.T) {
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 
 	b.testPush(t)
+	b.testResolverDoctor(t)
 	// Sessions end with their resolver, and the agents ask again.
 	began := time.Now()
 	b.kubectl(t, "-n", "kube-system", "rollout", "restart", "deployment/node-cache-resolver")
@@ -84,6 +90,62 @@ func (b *harness) testCentral(t *testing.T) {
 	proctest.Figure(t, "2 resolvers replaced in %s: %s", took, got)
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 	b.awaitAgentsReady(t)
+}
+
+// testResolverDoctor runs doctor in the pod of a resolver, which finds that one's configuration. Checks of a node fail there.
+func (b *harness) testResolverDoctor(t *testing.T) {
+	t.Helper()
+	out, _ := b.Kubectl(t.Context(), "", "-n", "kube-system", "exec", "deployment/node-cache-resolver", "--", "/node-cache", "doctor", "--no-pod")
+	if !regexp.MustCompile(`(?m)^ +ok +subscribers +[0-9]+ sessions?, [0-9]+ subscriptions?$`).MatchString(out) {
+		t.Errorf("doctor in the pod of a resolver:\n%s", out)
+	}
+}
+
+// testCentralTLS gives the resolvers a certificate and the agents its CA, in the order of docs/cluster.md, under load.
+func (b *harness) testCentralTLS(t *testing.T) {
+	t.Helper()
+	authority := upstreamtest.NewAuthority(t, time.Now())
+	pair := authority.Issue(t, time.Now().Add(24*time.Hour), "node-cache-resolver.kube-system.svc")
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	assert.NoError(t, err)
+	folder := t.TempDir()
+	file := func(name string, text []byte) string {
+		return proctest.WriteFile(t, filepath.Join(folder, name), string(text))
+	}
+	b.kubectl(t, "-n", "kube-system", "create", "secret", "tls", "node-cache-resolver-tls",
+		"--cert="+file("tls.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})),
+		"--key="+file("tls.key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})))
+	b.kubectl(t, "-n", "kube-system", "create", "configmap", "node-cache-resolver-ca", "--from-file="+file("ca.crt", authority.PEM()))
+	clients := b.startClients(t, "tls")
+	for _, components := range [][]string{{"daemonset/components/tls"}, {"daemonset/components/tls", "daemonset/components/tls-agents"}} {
+		b.kubectl(t, "apply", "-k", kustomization(t, "daemonset/overlays/central", components...))
+		b.kubectl(t, "-n", "kube-system", "rollout", "status", "deployment/node-cache-resolver", "--timeout=2m")
+		b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
+		b.awaitAgentsReady(t)
+	}
+	for _, pod := range b.agents(t) {
+		took := b.eventually(t, pod.Name+" asks over TLS, and has a session", func() bool {
+			var s struct {
+				Cluster struct {
+					Central struct {
+						Endpoints []struct{ Address, State string }
+						Push      subscribe.Stats
+					}
+				}
+			}
+			b.status(t, pod, &s)
+			central := s.Cluster.Central
+			return len(central.Endpoints) == 2 && strings.HasSuffix(central.Push.Server, ":853") &&
+				!slices.ContainsFunc(central.Endpoints, func(e struct{ Address, State string }) bool {
+					return !strings.HasPrefix(e.Address, "tls://") || e.State != "good"
+				})
+		})
+		proctest.Figure(t, "%s has a session over TLS after %s", pod.Spec.NodeName, took.Round(time.Millisecond))
+	}
+	got := takeCounts(t, clients)
+	proctest.Figure(t, "both sides replaced: %s", got)
+	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+	b.testPush(t)
 }
 
 // testPush gives a Service another address: the agents hear of it, and give no old one for the rest of its TTL.
