@@ -18,20 +18,24 @@ import (
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/kubetest"
 	"github.com/nodecache/node-cache/internal/proctest"
+	"github.com/nodecache/node-cache/pkg/subscribe"
 )
 
 // settled is longer than what was asked after an event is not kept for.
 const settled = 1500 * time.Millisecond
 
 // TestInvalidate has CoreDNS as the central resolver of two agents that watch nothing but services, the one, and nothing,
-// the other. The first may do no more at the API server than docs/cluster.md says.
+// the other. The first may do no more at the API server than docs/cluster.md says. The other one tries to subscribe, which CoreDNS does not
+// know: it says so once, and answers live by their TTL.
 func TestInvalidate(t *testing.T) { //nolint:tparallel // the API server is gone in the end
 	t.Parallel()
 	i := &invalidation{cluster: kubetest.Start(t, kubetest.Options{Users: []string{account}})}
 	openShop(t, i.cluster)
 	grant(t, i.cluster, rule("", "services"))
 	i.lines = []string{"resolver: central", central(startCoreDNS(t, i.cluster, netip.AddrPort{}, "cluster.local").Addr()), "ranges: [10.96.0.0/12]"}
-	i.without = startReady(t, settings{cluster: i.lines})
+	subscribing := slices.Clone(i.lines)
+	subscribing[1] = strings.Replace(subscribing[1], "}", ", push: on}", 1)
+	i.without = startReady(t, settings{cluster: subscribing})
 	i.with = startReady(t, settings{cluster: i.asUser(account)})
 	proctest.Eventually(t, limit, "services are in sync", func() bool { return i.with.status(t).kind(t, "service").Synced })
 	if s := i.with.status(t); len(s.Problems) > 0 || len(s.Cluster.Kinds) != 1 {
@@ -42,6 +46,9 @@ func TestInvalidate(t *testing.T) { //nolint:tparallel // the API server is gone
 	}
 	time.Sleep(settled) // the events of the first list
 	t.Run("services", i.testServices)
+	if p := i.without.status(t).Cluster.Central.Push; p == nil || p.Sessions != 1 || p.Kept != 0 || !strings.HasSuffix(p.Why, subscribe.NoPush) {
+		t.Errorf("push at CoreDNS: %+v", p)
+	}
 	t.Run("namespace", i.testNamespace)
 	t.Run("no API server", i.testNoServer)
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/internal/proctest"
+	"github.com/nodecache/node-cache/pkg/subscribe"
 )
 
 // settings are the parts of a configuration that tests choose.
@@ -141,6 +142,7 @@ type status struct {
 				Address  string
 				Requests int
 			}
+			Push *subscribe.Stats
 		}
 	}
 }
