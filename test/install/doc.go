@@ -4,7 +4,8 @@
 // the kubectl plugin's preflight before it, the README's five minutes word for word, names and their changes, tuning, probes
 // under load, rolling updates, the fallback, monitoring, and what is left when it is gone. Then other ways of it: the
 // transparent and central overlays, the components, and the chart with helm from its installation to its end, with kube-proxy
-// in both modes. The kernel answers hits of pods with a route each and of pods at a bridge. A soak also has a cluster of two
+// in both modes. Of the central overlay, resolvers are silent, killed and, in a soak or with
+// CENTRAL=1, all away. The kernel answers hits of pods with a route each and of pods at a bridge. A soak also has a cluster of two
 // families, where the dual-stack overlay answers over both, with the rules of nftables and with those of iptables, one
 // without IPv4, and the specs of Kubernetes' own end-to-end suite about DNS.
 //

@@ -55,6 +55,7 @@ func TestOverlays(t *testing.T) {
 			b.expectNoFiles(t)
 		}},
 		{"central", b.testCentral},
+		{"resolvers are lost", b.testSurvival},
 		{"central over TLS", b.testCentralTLS},
 	} {
 		if !t.Failed() {

@@ -90,19 +90,29 @@ func (b *harness) testStubDomains(t *testing.T) {
 	proctest.Figure(t, "both agents answer for a stub domain %s after a ConfigMap of kube-dns is made", took.Round(time.Millisecond))
 }
 
-// lookupFromNode has a program of a node ask its agent for a name's IPv4 addresses, and returns them sorted; none when the name is denied.
-func (b *harness) lookupFromNode(t *testing.T, n *kubenode.Node, name string) (found []string) {
+// lookupFromNode is tryFromNode where the agent has to answer.
+func (b *harness) lookupFromNode(t *testing.T, n *kubenode.Node, name string) []string {
+	t.Helper()
+	found, err := b.tryFromNode(t, n, name)
+	if err != nil {
+		t.Fatalf("%s asks for %s: %v", n.Name, name, err)
+	}
+	return found
+}
+
+// tryFromNode has a program of a node ask its agent for a name's IPv4 addresses, and returns them sorted; none when the name is denied.
+func (b *harness) tryFromNode(t *testing.T, n *kubenode.Node, name string) (found []string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	conn, err := n.Dial(ctx, "udp", "169.254.20.10:53")
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	defer func() { _ = conn.Close() }()
 	answer, _, err := new(dns.Client).ExchangeWithConnContext(ctx, new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeA), &dns.Conn{Conn: conn})
 	if err != nil {
-		t.Fatalf("%s asks for %s: %v", n.Name, name, err)
+		return nil, err
 	}
 	for _, rr := range answer.Answer {
 		if a, ok := rr.(*dns.A); ok {
@@ -110,5 +120,5 @@ func (b *harness) lookupFromNode(t *testing.T, n *kubenode.Node, name string) (f
 		}
 	}
 	slices.Sort(found)
-	return found
+	return found, nil
 }
