@@ -32,6 +32,7 @@ type harness struct {
 	*kubenode.Cluster
 	http     *http.Client     // from the control machine
 	programs []ebpf.ProgramID // of agents, as of the last awaitKernelHits on each node
+	overlay  string           // what the steps of TestInstall install, a folder below daemonset
 }
 
 func newHarness(t *testing.T, o kubenode.Options) *harness {
@@ -47,7 +48,7 @@ func newHarness(t *testing.T, o kubenode.Options) *harness {
 	if !o.Registry {
 		o.Images = append(o.Images, archive)
 	}
-	b := &harness{Cluster: kubenode.Start(t, o)}
+	b := &harness{Cluster: kubenode.Start(t, o), overlay: "base"}
 	transport := &http.Transport{DialContext: b.Control.Dial, DisableKeepAlives: true}
 	b.http = &http.Client{Transport: transport, Timeout: time.Minute}
 	proctest.Figure(t, "two nodes with CoreDNS after %s, kube-proxy in mode %s", since(began), o.ProxyMode)
@@ -103,6 +104,20 @@ func kustomization(t *testing.T, resource string, components ...string) string {
 	}
 	proctest.WriteFile(t, filepath.Join(dir, "kustomization.yaml"), text)
 	return dir
+}
+
+// manifests makes a kustomization of the overlay with components, and returns its folder.
+func (b *harness) manifests(t *testing.T, components ...string) string {
+	t.Helper()
+	return kustomization(t, "daemonset/"+b.overlay, components...)
+}
+
+// source is a pattern of what --explain and watch say of an answer of the cluster's names: agents with the zone do not ask for them.
+func (b *harness) source() string {
+	if b.overlay == "base" {
+		return "zone"
+	}
+	return "(cache|upstream)"
 }
 
 // state is what the cluster says of its pods, for a test that has failed.

@@ -126,7 +126,7 @@ func (b *harness) pages(t *testing.T, path string) []string {
 // ConfigMap for that.
 func (b *harness) testStandby(t *testing.T) {
 	t.Helper()
-	b.kubectl(t, "apply", "-k", kustomization(t, "daemonset/base", "daemonset/components/metrics", "daemonset/components/config-map"))
+	b.kubectl(t, "apply", "-k", b.manifests(t, "daemonset/components/metrics", "daemonset/components/config-map"))
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=3m")
 	b.awaitAgentsReady(t)
 	folder := t.TempDir()

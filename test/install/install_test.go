@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -21,11 +22,7 @@ func TestInstall(t *testing.T) {
 	blocks := readme(t)
 	b.pushImage(t, blocks[stepImage])
 	before := b.nodeStates(t)
-	ok := func(name string, step func(*testing.T)) {
-		if !t.Failed() {
-			t.Run(name, step)
-		}
-	}
+	ok := inTurn(t)
 	ok("preflight", func(t *testing.T) {
 		t.Helper()
 		b.testPreflight(t, "iptables", "base")
@@ -51,28 +48,7 @@ func TestInstall(t *testing.T) {
 		}
 		proctest.Figure(t, "a pod is answered %s after the first command, with images pulled from a registry", since(began))
 	})
-	ok("a namespace opts in", b.testOptIn)
-	ok("kubelets name it", func(t *testing.T) {
-		t.Helper()
-		b.runBlock(t, blocks[stepKubelet])
-		b.testResolution(t)
-	})
-	ok("verify it", b.testVerify)
-	ok("headless names follow a Deployment", b.testScaling)
-	ok("tune it", func(t *testing.T) {
-		t.Helper()
-		b.testTuning(t, blocks[stepTune])
-	})
-	ok("a bad change is refused", b.testRefusedConfig)
-	ok("probes under load", b.testProbesUnderFlood)
-	ok("a rolling update under load", b.testRollingUpdate)
-	ok("the search path", b.testSearchPath)
-	ok("the kubectl plugin", b.testPlugin)
-	ok("the kubectl plugin, streams", b.testPluginStreams)
-	ok("pods from the kubelet", b.testKubeletPods)
-	ok("Prometheus", b.testMonitoring)
-	ok("an outage of the upstreams", b.testOutage)
-	ok("leave in one step", b.testStandby)
+	b.testInUse(t, blocks)
 	ok("take it away", func(t *testing.T) {
 		t.Helper()
 		b.runBlock(t, blocks[stepKubeletBack])
@@ -96,6 +72,72 @@ func TestInstall(t *testing.T) {
 	})
 }
 
+// TestInstallCentral has the steps of TestInstall with agents that ask a central resolver and subscribe there.
+func TestInstallCentral(t *testing.T) {
+	t.Parallel()
+	if !whole() {
+		t.Skip("TestInstall has the steps, and TestOverlays what differs: make soak, or CENTRAL=1")
+	}
+	b := newHarness(t, kubenode.Options{ProxyMode: "iptables", Images: []string{writeLookupImage(t)}})
+	b.overlay = "overlays/central"
+	blocks := readme(t)
+	before := b.nodeStates(t)
+	ok := inTurn(t)
+	ok("agents on every node", func(t *testing.T) {
+		t.Helper()
+		b.kubectl(t, "apply", "-k", repository+"/daemonset/"+b.overlay)
+		b.kubectl(t, "-n", "kube-system", "rollout", "status", "deployment/node-cache-resolver", "--timeout=2m")
+		b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=2m")
+		b.awaitAgentsReady(t)
+	})
+	b.testInUse(t, blocks)
+	ok("take it away", func(t *testing.T) {
+		t.Helper()
+		b.runBlock(t, blocks[stepKubeletBack])
+		b.runShell(t, "kubectl delete -k daemonset/"+b.overlay)
+		b.runCleanup(t, "daemonset/uninstall")
+		b.awaitClean(t, before)
+		b.expectNoFiles(t)
+	})
+}
+
+// inTurn returns what runs a step, unless one before has failed.
+func inTurn(t *testing.T) func(name string, step func(*testing.T)) {
+	return func(name string, step func(*testing.T)) {
+		if !t.Failed() {
+			t.Run(name, step)
+		}
+	}
+}
+
+// testInUse has the steps from the first pod that asks an agent to the last.
+func (b *harness) testInUse(t *testing.T, blocks [][]string) {
+	t.Helper()
+	ok := inTurn(t)
+	ok("a namespace opts in", b.testOptIn)
+	ok("kubelets name it", func(t *testing.T) {
+		t.Helper()
+		b.runBlock(t, blocks[stepKubelet])
+		b.testResolution(t)
+	})
+	ok("verify it", b.testVerify)
+	ok("headless names follow a Deployment", b.testScaling)
+	ok("tune it", func(t *testing.T) {
+		t.Helper()
+		b.testTuning(t, blocks[stepTune])
+	})
+	ok("a bad change is refused", b.testRefusedConfig)
+	ok("probes under load", b.testProbesUnderFlood)
+	ok("a rolling update under load", b.testRollingUpdate)
+	ok("the search path", b.testSearchPath)
+	ok("the kubectl plugin", b.testPlugin)
+	ok("the kubectl plugin, streams", b.testPluginStreams)
+	ok("pods from the kubelet", b.testKubeletPods)
+	ok("Prometheus", b.testMonitoring)
+	ok("an outage of the upstreams", b.testOutage)
+	ok("leave in one step", b.testStandby)
+}
+
 // testVerify types the commands of the page about verifying.
 func (b *harness) testVerify(t *testing.T) {
 	t.Helper()
@@ -109,11 +151,14 @@ func (b *harness) testVerify(t *testing.T) {
 		written += b.runBlock(t, block, "POD="+b.agents(t)[0].Name)
 	}
 	for _, want := range []string{
-		"source=zone", " route=.", "nameserver 169.254.20.10", "Address: 10.96.0.1", "www.example.com.", " 0 failed",
+		" route=.", "nameserver 169.254.20.10", "Address: 10.96.0.1", "www.example.com.", " 0 failed",
 	} {
 		if !strings.Contains(written, want) {
 			t.Errorf("the commands wrote no %q", want)
 		}
+	}
+	if !regexp.MustCompile("source=" + b.source()).MatchString(written) {
+		t.Errorf("the commands wrote no source %s", b.source())
 	}
 }
 

@@ -30,7 +30,7 @@ func (b *harness) testRollingUpdate(t *testing.T) {
 	t.Helper()
 	clients := b.startClients(t, "rolls", proctest.OrdinaryOrSoak("-every=20ms", "-every=5ms"), proctest.OrdinaryOrSoak("-flood=0", "-flood=2"))
 	began := time.Now()
-	b.kubectl(t, "apply", "-k", kustomization(t, "daemonset/base", "daemonset/components/metrics", "daemonset/components/kernel"))
+	b.kubectl(t, "apply", "-k", b.manifests(t, "daemonset/components/metrics", "daemonset/components/kernel"))
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=3m")
 	b.eventually(t, "the old agents are gone", func() bool { return len(b.agents(t)) == 2 })
 	took := since(began)

@@ -71,7 +71,7 @@ spec:
 func (b *harness) testOptIn(t *testing.T) {
 	t.Helper()
 	const agent, central = "nameserver 169.254.20.10\n", "nameserver 10.96.0.10\n"
-	policies := kustomization(t, "daemonset/base", "daemonset/components/opt-in")
+	policies := b.manifests(t, "daemonset/components/opt-in")
 	b.kubectl(t, "apply", "-k", policies)
 	resolvConf := func(pod string) string { return b.kubectl(t, "exec", pod, "--", "cat", "/etc/resolv.conf") }
 	b.awaitOptIn(t, "ClusterFirst")

@@ -78,7 +78,7 @@ func searchPods() map[string]string {
 // resolv.conf of the kubelet, and with that of the policy.
 func (b *harness) testSearchPath(t *testing.T) {
 	t.Helper()
-	b.kubectl(t, "apply", "-k", kustomization(t, "daemonset/base", "daemonset/components/metrics", "daemonset/components/pods",
+	b.kubectl(t, "apply", "-k", b.manifests(t, "daemonset/components/metrics", "daemonset/components/pods",
 		"daemonset/components/pods-kubelet", "daemonset/components/opt-in"))
 	b.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/node-cache", "--timeout=3m")
 	b.runShell(t, "kubectl -n kube-system edit configmap node-cache",
