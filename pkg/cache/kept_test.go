@@ -3,6 +3,7 @@
 package cache_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -188,6 +189,33 @@ func TestKeptElsewhere(t *testing.T) {
 		assert.Same(t, "TTL", 30, ttlOf(c, 103*s))
 		c.UnkeepAll()
 		assert.Same(t, "TTL", 27, ttlOf(c, 103*s))
+	})
+	t.Run("no longer kept, while the cache is resized", func(t *testing.T) {
+		t.Parallel()
+		for range 20 {
+			c := newWith(t, cache.Config{Size: 4 * cache.MinSize})
+			const names = 1000
+			for i := range names {
+				key := keyOf(fmt.Sprintf("n%d.svc.ns.", i), 1, 0)
+				a := plain(key, 5*s, 4)
+				a.Owner, a.Kept = keptOwner, true
+				c.Put(key, a, after(10*s))
+			}
+			resized := make(chan *cache.Cache)
+			go func() {
+				next, err := c.Resize(8*cache.MinSize, after(11*s))
+				assert.NoError(t, err)
+				resized <- next
+			}()
+			c.UnkeepAll()
+			next := <-resized
+			next.Vouch(after(30*s), true)
+			for i := range names {
+				if e, ok := next.Peek(keyOf(fmt.Sprintf("n%d.svc.ns.", i), 1, 0), after(30*s)); ok && e.Kept {
+					t.Fatalf("the answer to name %d is kept", i)
+				}
+			}
+		}
 	})
 	t.Run("a dump", func(t *testing.T) {
 		t.Parallel()
