@@ -62,6 +62,7 @@ type session struct {
 	viewed   time.Time     // arrival of the last View; zero: none yet
 	vouched  time.Time     // latest time at which it may have been sent
 	complete time.Time     // that view has all changes up to this time
+	upTo     []uint64      // versions of the last View while the session was asked
 	timeouts dso.Keepalive // what the server allows
 	busyAt   time.Time     // when there was a subscription or a question
 	sentAt   time.Time
@@ -367,7 +368,14 @@ func (s *session) receiveView(t dso.TLV) error {
 	if c.session != s && !c.useLocked(s, view.Kinds) {
 		return nil
 	}
+	if isBehind(view.Kinds, s.upTo) {
+		// The API server was restored from a backup. A server that has not listed since seems to be ahead: only the time up to which it
+		// is complete tells.
+		c.seen, c.doubtAll = nil, now
+	}
+	s.upTo = s.upTo[:0]
 	for i, k := range view.Kinds {
+		s.upTo = append(s.upTo, k.UpTo)
 		if i == len(c.seen) {
 			c.seen = append(c.seen, 0)
 		}

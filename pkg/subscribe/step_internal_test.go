@@ -378,6 +378,21 @@ func TestSteps(t *testing.T) {
 			b.view(5, 5, 0)
 			b.wantKept("z", "kept")
 		}},
+		{"the API server is restored from a backup, and another server has not listed since", func(h *stepper) {
+			a := viewed(h)
+			h.pass(2 * s)
+			a.view(3, 3, 0)
+			h.lose(a)
+			b := h.open()
+			h.check("asked", b.view(5, 5, 10*s), true)
+			b.wantKept("x", "session")
+			h.pass(2 * s)
+			b.view(3, 3, 0)
+			b.wantKept("x", "session")
+			h.pass(2 * s)
+			b.view(4, 4, 0)
+			b.wantKept("x", "kept")
+		}},
 		// Questions.
 		{"a change while a question is in flight: it is asked again, once", func(h *stepper) {
 			a := viewed(h)
