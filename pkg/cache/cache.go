@@ -55,6 +55,9 @@ type shared struct {
 	staleTTL          atomic.Uint32 // ServeStale.TTL in seconds
 	staleWindow       atomic.Int64  // ServeStale.Window
 
+	pinned       atomic.Pointer[pins] // see pinned.go; nil: none
+	pinnedWindow atomic.Int64         // how long after its expiry a pinned answer may be used, in ns
+
 	changed atomic.Pointer[func(name []byte)] // see Observe; nil: none
 
 	vouched, vouchedDenials atomic.Int64 // time of the last Vouch, and of the last one for denials, in ns since the epoch

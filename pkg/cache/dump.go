@@ -105,6 +105,7 @@ type dumper struct {
 	room       int64  // bytes left for records
 	cutoffRank int    // the rank of which only a part fits
 	cutoffRoom int64  // bytes left for records of cutoffRank
+	pinnedRoom int64  // of room, what records of pinned entries may take: recordLen is only an estimate
 	buf        []byte // records not yet passed to emit
 	ends       []int  // end of each record in buf
 }
@@ -114,6 +115,9 @@ func (d *dumper) selectRanks(c *Cache) {
 	var bytes [ranks]int64
 	_ = c.eachUsable(d.at, func(e entry, rank int, _ bool, _ int64) bool {
 		bytes[rank] += recordLen(e)
+		if isPinned(e) {
+			d.pinnedRoom += maxRecordLen(e)
+		}
 		return true
 	}, func() error { return nil })
 	d.cutoffRank, d.cutoffRoom = ranks-1, d.room
@@ -130,8 +134,13 @@ func (d *dumper) copy(e entry, rank int, inMain bool, age int64) bool {
 	}
 	from := len(d.buf)
 	d.buf = e.appendRecord(d.buf, inMain, age)
-	size := framedSize(len(d.buf) - from)
-	if size > d.room || rank == d.cutoffRank && size > d.cutoffRoom {
+	size, room := framedSize(len(d.buf)-from), d.room
+	if isPinned(e) {
+		d.pinnedRoom = max(0, d.pinnedRoom-maxRecordLen(e))
+	} else {
+		room -= d.pinnedRoom
+	}
+	if size > room || rank == d.cutoffRank && size > d.cutoffRoom {
 		d.buf = d.buf[:from]
 		return true
 	}
@@ -148,6 +157,12 @@ func recordLen(e entry) int64 {
 	return framedSize(fixed + len(e.tail()) + len(e.msg()))
 }
 
+// maxRecordLen returns the most bytes that the record of e may take.
+func maxRecordLen(e entry) int64 {
+	const fixed = 6 + 5 + 3 + 3 // an age of maxAge, the other two numbers at their highest, and three fields of one byte
+	return framedSize(fixed + len(e.tail()) + len(e.msg()))
+}
+
 // framedSize returns the size of a record with its length prefix.
 func framedSize(size int) int64 {
 	var length [binary.MaxVarintLen64]byte
@@ -160,6 +175,9 @@ func framedSize(size int) int64 {
 func (e entry) appendRecord(dst []byte, inMain bool, age int64) []byte {
 	age = max(0, age)
 	flags := e[offFreq] & dumpFreq
+	if isPinned(e) { // Restore begins with entries that have been used
+		flags = max(flags, 1)
+	}
 	if inMain {
 		flags |= dumpInMain
 	}
@@ -326,8 +344,16 @@ func (r *restorer) put(tail []byte, queryAge, recordFlags byte, hits uint16, sto
 
 	s := c.lockShard(k.shardBits)
 	defer s.mu.Unlock()
-	_, _, found := s.find(&k, k.rrtype)
-	if s.state(e, r.at) != Absent && !found && s.insert(e, recordFlags&(dumpInMain|dumpFreq) != 0) {
+	s.pin(e)
+	if _, _, found := s.find(&k, k.rrtype); found || s.state(e, r.at) == Absent {
+		return
+	}
+	switch {
+	case s.insert(e, recordFlags&(dumpInMain|dumpFreq) != 0):
+		r.entries++
+	case isPinned(e):
+		s.now = r.at
+		s.addMoved(e, true)
 		r.entries++
 	}
 }

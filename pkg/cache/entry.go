@@ -50,6 +50,7 @@ const (
 	flagDenial                 // denies its name for all types
 	flagStaleUsed              // was used after it expired
 	flagKept                   // see Answer.Kept
+	flagPinned                 // see pinned.go
 )
 
 // maxFreq caps the use count, as in S3-FIFO.

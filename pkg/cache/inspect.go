@@ -27,6 +27,7 @@ type Entry struct {
 	Subnet  []byte    // RFC 7871 option data; nil: none
 	Kept    bool      // the answer is kept, see Answer.Kept
 	Vouched bool      // Kept, and a call of Vouch keeps it now
+	Pinned  bool      // see Cache.SetPinned
 	State   Freshness // PrefetchDue: Lookup has returned that for it; never Absent
 	Rcode   int
 	Age     time.Duration // since it was stored
@@ -162,7 +163,7 @@ func (s *shard) walk(pos int, f func(off int, e entry) bool) (next int) {
 func (s *shard) publicEntry(e entry, at int64) Entry {
 	v := Entry{
 		Name: bytes.Clone(e.name()), Type: e.rrtype(), State: s.stateOf(e, at), Rcode: int(e.msg()[3] & 0x0f),
-		Kept: e.kept(), Vouched: e.kept() && at-s.vouchedAt(e) < int64(keptFor),
+		Pinned: isPinned(e), Kept: e.kept(), Vouched: e.kept() && at-s.vouchedAt(e) < int64(keptFor),
 		Age: time.Duration(max(0, at-e.stored())), Left: time.Duration(s.end(e) - at), Hits: int(e.hits()), Size: e.size(),
 	}
 	if tail := e.tail(); len(tail) > 0 {

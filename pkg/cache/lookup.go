@@ -121,7 +121,7 @@ func (s *shard) state(e entry, at int64) Freshness {
 		return Failed
 	case overdue < 0:
 		return Fresh
-	case failure || overdue >= s.staleWindow.Load():
+	case failure || overdue >= s.staleFor(e):
 		return Absent
 	case at < e.backoffEnd():
 		return StaleBackoff
@@ -356,6 +356,7 @@ func (c *Cache) Put(key []byte, a *Answer, now time.Time) {
 		if a.Kept && tag != 0 {
 			e[offFlags] |= flagKept
 		}
+		s.pin(e)
 	}
 }
 
@@ -427,11 +428,7 @@ func (c *Cache) Expire(zone []byte, now time.Time) {
 			if !isWithin(e.name(), zone) {
 				return
 			}
-			s.unkeep(e)
-			if at < e.end() {
-				binary.LittleEndian.PutUint32(e[offLifetime:], uint32(max(0, at-e.stored())/int64(time.Second)))
-			}
-			e.setBackoff(0)
+			s.expire(e, at)
 		})
 	})
 }

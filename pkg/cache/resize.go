@@ -52,12 +52,15 @@ func everyNth(shards []*shard, first, step int) (part []*shard) {
 }
 
 // worthClasses is the number of worth classes.
-const worthClasses = 2*maxFreq + 2
+const worthClasses = 2*maxFreq + 3
 
 // worthClass ranks entries for Resize and Dump, from unused to most used. The lowest class is stale entries
-// that were not used since they expired.
+// that were not used since they expired, the highest one pinned entries.
 func (e entry) worthClass(state Freshness, inMain bool) int {
-	if state == Stale && e[offFlags]&flagStaleUsed == 0 {
+	switch {
+	case isPinned(e):
+		return worthClasses - 1
+	case state == Stale && e[offFlags]&flagStaleUsed == 0:
 		return 0
 	}
 	w := int(e[offFreq]) + int(min(e.hits(), maxFreq))

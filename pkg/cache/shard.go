@@ -189,7 +189,7 @@ func (s *shard) evictSmall() {
 		return
 	}
 	state, spent := s.state(e, s.now), s.disposable(e)
-	if !spent && e[offFreq] > 0 {
+	if !spent && (e[offFreq] > 0 || isPinned(e)) {
 		to, _ := s.allocate(e.hash(), e.size(), true)
 		s.move(off, to, 0)
 		return
@@ -207,7 +207,8 @@ func (s *shard) evictSmall() {
 }
 
 // evictMain frees the tail of the main log. An entry whose use count is not zero moves to the head instead
-// and loses a use: there is always room for it, because its own bytes were just freed.
+// and loses a use: there is always room for it, because its own bytes were just freed. A pinned entry moves too. So the call
+// may free nothing.
 func (s *shard) evictMain() {
 	for chances := maxSecondChances; ; chances-- {
 		off := s.main.tail
@@ -217,12 +218,15 @@ func (s *shard) evictMain() {
 		switch {
 		case e.dead():
 			return
-		case chances == 0 || freq == 0 || s.disposable(e):
+		case s.disposable(e), !isPinned(e) && (chances <= 0 || freq == 0):
 			s.dropEvicted(off, e)
 			return
 		}
 		to, _ := s.main.reserve(size)
-		s.move(off, to, freq-1)
+		s.move(off, to, max(freq, 1)-1)
+		if chances <= 0 {
+			return
+		}
 	}
 }
 
@@ -251,13 +255,13 @@ func (s *shard) each(f func(off int, e entry, inMain bool)) {
 }
 
 // disposable reports whether e is evicted before all others: it is unusable, or stale and unused since
-// it expired.
+// it expired, and not pinned.
 func (s *shard) disposable(e entry) bool {
 	switch s.state(e, s.now) {
 	case Absent:
 		return true
 	case Stale, StaleBackoff:
-		return e[offFlags]&flagStaleUsed == 0
+		return e[offFlags]&(flagStaleUsed|flagPinned) == 0
 	default:
 		return false
 	}
