@@ -30,6 +30,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/names/etcd"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/panics"
+	"github.com/nodecache/node-cache/pkg/refresh"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/wire"
@@ -47,7 +48,8 @@ type generation struct {
 	block     *blocklist.Lists // nil: there are none
 	etcd      *etcd.Client     // nil: etcd is not used
 	special   []*localdata.Special
-	replaced  chan struct{} // closed once another configuration is in use
+	keep      *refresh.Refresher // refreshes the names of cache.keep; nil: there are none
+	replaced  chan struct{}      // closed once another configuration is in use
 
 	needRestart []string // keys whose new values at the source apply only after a restart
 }
@@ -76,6 +78,8 @@ func memoryKeys(c *config.Config) any {
 func staticKeys(c *config.Config) any { return []any{c.Hosts, c.Templates} }
 
 func blockKeys(c *config.Config) any { return c.Block }
+
+func keepKeys(c *config.Config) any { return c.Cache.Keep.Names }
 
 func specialKeys(c *config.Config) any { return c.SpecialNames }
 
@@ -116,6 +120,9 @@ type builder struct {
 	ready, stopped <-chan struct{} // closed once the agent serves; closed once it applies no more configurations
 
 	kernelHas func(name []byte, rrtype uint16) bool // reports whether the kernel itself answers queries for a name and type
+
+	ask   func(name []byte, rrtype uint16) (instead string) // see [resolve.Resolver.Refresh]
+	inUse func() *cache.Cache                               // the cache in use
 
 	hostsChanged, blockChanged func() // called after a file of hosts or a block list has changed
 }
@@ -159,6 +166,7 @@ func (b *builder) build(cfg config.Config, old *generation) (r *generation, err 
 		config: cfg, cache: old.cache, cluster: old.cluster, fallback: old.fallback, localData: old.localData, etcd: old.etcd,
 		special:  old.special,
 		block:    old.block,
+		keep:     old.keep,
 		probes:   old.probes,
 		replaced: make(chan struct{}),
 	}
@@ -182,10 +190,19 @@ func (b *builder) buildRoutes(r, old *generation) error {
 		r.routes = append(r.routes, route)
 	}
 	var err error
+	if !r.unchanged(old, keepKeys) {
+		r.keep = nil
+		if names := cfg.Cache.Keep.Names; len(names) > 0 {
+			if r.keep, err = refresh.New(refresh.Config{Names: names, Ask: b.ask, Cache: b.inUse, Now: time.Now, Log: b.log}); err != nil {
+				return fmt.Errorf("cache.keep: %w", err)
+			}
+		}
+	}
 	if r.cache == nil { // a reload keeps the cache; resize changes its size, in the last step that can fail
 		if r.cache, err = cache.New(cacheConfig(cfg.Cache), time.Now()); err != nil {
 			return fmt.Errorf("making the cache: %w", err)
 		}
+		r.cache.SetPinned(r.keep.Names(), cfg.Cache.Keep.For)
 	}
 	return nil
 }
@@ -363,6 +380,9 @@ func (r *generation) parts() []part {
 	}
 	if r.etcd != nil {
 		list = append(list, r.etcd)
+	}
+	if r.keep != nil {
+		list = append(list, r.keep)
 	}
 	for _, p := range r.probes {
 		list = append(list, p)

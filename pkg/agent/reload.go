@@ -150,6 +150,7 @@ func (a *Agent) apply(ctx context.Context, cfg config.Config) error {
 	a.builder.useTap(cfg.Log.Dnstap)
 	r.cache.SetPrefetch(cacheConfig(cfg.Cache).Prefetch)
 	r.cache.SetServeStale(cacheConfig(cfg.Cache).ServeStale)
+	r.cache.SetPinned(r.keep.Names(), cfg.Cache.Keep.For)
 	a.servers.limitSessions(a.memory.Share(), &cfg.Limits)
 	a.running.Store(r)
 	a.builder.clusters.Apply(old.cluster, r.cluster)

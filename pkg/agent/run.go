@@ -110,6 +110,8 @@ func (a *Agent) assemble(ctx context.Context, cfg config.Config) (err error) {
 		log: a.log, token: a.token, dial: a.options.Dial,
 		loops: upstream.NewLoopDetector(nil), memory: a.memory, tap: dnstap.New(nodeName(), a.options.Version, a.log), watchers: &a.watchers, ready: a.ready, stopped: a.config.stopped,
 		kernelHas: a.kernel.has,
+		ask:       func(name []byte, rrtype uint16) string { return a.resolver.Refresh(name, rrtype) }, //nolint:contextcheck // it does not wait
+		inUse:     func() *cache.Cache { return a.running.Load().cache },
 		hostsChanged: func() { //nolint:contextcheck // it outlives the start
 			a.kernel.update()
 			a.push.Reconfigured(context.Background(), a.resolver.Zones()) // the files may have a name that is subscribed to

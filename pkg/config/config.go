@@ -351,6 +351,8 @@ type Cache struct {
 	Prefetch Prefetch `yaml:"prefetch" off:"hits: 0"`
 	// Stale answers, served while upstreams are slow or fail (RFC 8767), with EDE 3 (19 for a denial).
 	ServeStale ServeStale `yaml:"serveStale" off:"for: 0s"`
+	// Names that are resolved before pods ask, and survive a long outage of upstreams (docs/keep.md).
+	Keep Keep `yaml:"keep"`
 	// `on`: the denial of a name covers the names below it (RFC 8020), but not cluster names, names below one label, or
 	// the zone of a route. Many servers wrongly deny a name that only has names below it; then those below fail for all
 	// pods of the node.
@@ -373,6 +375,15 @@ type ServeStale struct {
 	TTL time.Duration `yaml:"ttl" format:"ttl" min:"1s" max:"5m"`
 	// How long a client waits for upstreams before it gets a stale answer.
 	After time.Duration `yaml:"after" min:"10ms" max:"30s"`
+}
+
+// Keep is the section cache.keep.
+type Keep struct {
+	// The names, at most 64, without wildcards, as they are looked up after `rewrite`. Their A and AAAA records are fetched again before they expire, are
+	// not evicted, and are in each snapshot.
+	Names []string `yaml:"names" format:"name"` // lower-case and absolute
+	// How long such an answer may be served after it has expired, while upstreams fail. At least serveStale.for.
+	For time.Duration `yaml:"for" format:"ttl" min:"1m" max:"168h"`
 }
 
 // Snapshot is the section snapshot.
@@ -540,6 +551,7 @@ func Default(role Role) Config {
 			FailureTTL:  5 * time.Second,
 			Prefetch:    Prefetch{Hits: 2, Remaining: 0.1},
 			ServeStale:  ServeStale{For: time.Hour, TTL: 30 * time.Second, After: 200 * time.Millisecond},
+			Keep:        Keep{For: 24 * time.Hour},
 		},
 		Snapshot: Snapshot{Period: time.Minute, Size: 16 << 20, MaxAge: 24 * time.Hour},
 		Limits: Limits{

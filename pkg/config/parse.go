@@ -156,6 +156,7 @@ func checkRules(d *decoder, c *Config) {
 		checkEtcd(d, c)
 	}
 	checkServeStale(d, c)
+	checkKeep(d, c)
 	checkAdmin(d, c)
 	checkSockets(d, c)
 	checkProbes(d, c.Probes)

@@ -98,14 +98,14 @@ func (d *responseBuilder) validateAndStore(f *inFlight, answer *wire.Message) er
 }
 
 // store caches the validated answer for life. An answer that may not be cached removes the cached one,
-// which is known to be outdated.
+// which is known to be outdated, unless that is pinned.
 func (d *responseBuilder) store(f *inFlight, life time.Duration) {
 	c := f.plan.Cache
 	d.answer.Owner, d.answer.QueriedAt = f.plan.owner(f.name()), f.r.epoch.Add(f.begunAt)
 	if life <= 0 {
 		// An answer from before the last change of its cluster object must not remove a newer answer.
 		if d.answer.Owner == nil || !c.ChangedSince(d.answer.Owner, d.answer.QueriedAt) {
-			c.Remove(f.key)
+			c.Supersede(f.key, d.now)
 		}
 		return
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/netif"
 	"github.com/nodecache/node-cache/pkg/pods"
+	"github.com/nodecache/node-cache/pkg/refresh"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/snapshot"
@@ -45,6 +46,7 @@ type Sample struct {
 	NotReady        error                 // why /readyz fails; nil: ready
 	Resolve         resolve.Stats
 	Cache           cache.Stats
+	Keep            []refresh.Answer // nil: cache.keep has no names
 	Static          *localdata.Stats // hosts and templates
 	Block           *blocklist.Stats // nil: there are no block lists
 	Etcd            *etcd.Stats
@@ -117,7 +119,7 @@ func New(read func() Sample) *Collector {
 func families() []family {
 	t := &table{}
 	t.addAll(&Sample{
-		Static: &localdata.Stats{}, Block: &blocklist.Stats{}, Etcd: &etcd.Stats{}, Dnstap: &dnstap.Stats{}, Notify: &notify.Stats{}, Push: &push.Stats{}, Reviews: &secure.Stats{}, Snapshot: &snapshot.Stats{}, Zone: &zone.Stats{}, Watch: &watch.Stats{}, Subscribe: &subscribe.Stats{},
+		Keep: []refresh.Answer{}, Static: &localdata.Stats{}, Block: &blocklist.Stats{}, Etcd: &etcd.Stats{}, Dnstap: &dnstap.Stats{}, Notify: &notify.Stats{}, Push: &push.Stats{}, Reviews: &secure.Stats{}, Snapshot: &snapshot.Stats{}, Zone: &zone.Stats{}, Watch: &watch.Stats{}, Subscribe: &subscribe.Stats{},
 		Link: &netif.Stats{}, Intercept: &intercept.Stats{}, Pods: map[string]*pods.Counts{}, Handover: &handover.Stats{}, Kernel: &status.Kernel{},
 	}, nil)
 	return t.families

@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"cmp"
+	"math"
 	"runtime"
 	"strconv"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/names/etcd"
 	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/names/push"
+	"github.com/nodecache/node-cache/pkg/refresh"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/snapshot"
@@ -33,6 +35,9 @@ func (t *table) addAll(s *Sample, upstreams []upstreamSeries) {
 	t.addQueries(&s.Resolve)
 	t.addMisses(&s.Resolve)
 	t.addCache(s)
+	if s.Keep != nil {
+		t.addKeep(s.Keep)
+	}
 	if s.Static != nil {
 		t.addStatic(s.Static)
 	}
@@ -174,6 +179,19 @@ func (t *table) addCache(s *Sample) {
 	t.value("cache_bytes", "Memory of the entries, headers included.", float64(c.Bytes))
 	t.value("cache_fixed_bytes", "Memory of the index and of the record of evicted entries.", float64(c.Fixed))
 	t.value("cache_capacity_bytes", "Limit for entries and fixed bytes together (cache.size).", float64(c.Capacity))
+}
+
+func (t *table) addKeep(answers []refresh.Answer) {
+	age := t.add(gauge, "cache_keep_age_seconds",
+		"Time since upstream gave the answer to a name of cache.keep; +Inf: there is none that survives an outage. 0: the agent itself has the name.",
+		label{name: "name"}, label{"type", []string{"A", "AAAA"}})
+	for _, a := range answers {
+		seconds := math.Inf(1)
+		if a.Held {
+			seconds = a.Age.Seconds()
+		}
+		age.put(seconds, a.Name, status.TypeName(a.Type))
+	}
 }
 
 func (t *table) addStatic(st *localdata.Stats) {

@@ -32,6 +32,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/names/skydns"
 	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/netif"
+	"github.com/nodecache/node-cache/pkg/refresh"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/snapshot"
@@ -99,6 +100,9 @@ func TestEveryFieldIsASeries(t *testing.T) {
 	alone := distinct()
 	alone.Source.KubeDNS = ""
 	try("source.Status.KubeDNS", alone)
+	tryFields(try, "refresh.Answer", d.Keep[0], func(s *metrics.Sample, v refresh.Answer) {
+		s.Keep = []refresh.Answer{v, d.Keep[1]}
+	}, "Type", "State", "Local", "Left", "Asked") // these are in /status
 	tryFields(try, "static.Stats", *d.Static, func(s *metrics.Sample, v localdata.Stats) { s.Static = &v }, "Files")
 	tryFields(try, "static.FileStats", d.Static.Files[0], func(s *metrics.Sample, v localdata.FileStats) { s.Static.Files[0] = v })
 	tryFields(try, "block.Stats", *d.Block, func(s *metrics.Sample, v blocklist.Stats) { s.Block = &v }, "Files")

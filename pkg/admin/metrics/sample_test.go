@@ -30,12 +30,14 @@ import (
 	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/netif"
 	"github.com/nodecache/node-cache/pkg/pods"
+	"github.com/nodecache/node-cache/pkg/refresh"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/server"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 	"github.com/nodecache/node-cache/pkg/subscribe"
 	"github.com/nodecache/node-cache/pkg/upstream"
 	"github.com/nodecache/node-cache/pkg/watch"
+	"github.com/nodecache/node-cache/pkg/wire"
 )
 
 // number gives every number below v the next value of *last, in the order of the fields.
@@ -142,6 +144,9 @@ func distinct() metrics.Sample {
 			Generation: 7001, LastOK: true, Succeeded: 7002, Failed: 7003, LastSuccess: time.Unix(1700000000, 250e6), Panics: 7004,
 		},
 		Source: configured(),
+		Keep: []refresh.Answer{
+			{Name: "registry.example.com.", Type: wire.TypeA, Held: true, Age: 7701 * time.Second}, {Name: "registry.example.com.", Type: wire.TypeAAAA},
+		},
 		Static: answers(),
 		Block:  blocked(),
 		Etcd:   new(numbered[etcd.Stats](7600)),

@@ -59,6 +59,7 @@ func Problems(s *Status, watched *watch.Stats, cluster *config.Cluster, empty []
 	if s.Static != nil {
 		list.addStatic(s.Static)
 	}
+	list.addKeep(s.Cache.Keep)
 	list.addBlock(s.Block)
 	list.addEtcd(s.Etcd)
 	if s.Snapshot != nil {
@@ -90,6 +91,16 @@ func Problems(s *Status, watched *watch.Stats, cluster *config.Cluster, empty []
 			"check that the folder of handover.socket exists, is writable, and is used by no other agent; the agent retries by itself")
 	}
 	return list
+}
+
+// addKeep adds the names of cache.keep neither of whose answers is held.
+func (l *problems) addKeep(answers []KeepAnswer) {
+	for i := 0; i+1 < len(answers); i += 2 {
+		if a, b := &answers[i], &answers[i+1]; a.lost && b.lost {
+			l.add(KeepFails, "cache.keep", fmt.Sprintf("%s would not survive an outage of upstreams: its A is %s, its AAAA %s", a.Name, a.State, b.State),
+				"check the name with `node-cache query --explain`; leave it out if it does not exist").Subject = a.Name
+		}
+	}
 }
 
 // Notices lists what the agent copes with.

@@ -23,6 +23,7 @@ const (
 	HandoverFails      Reason = "HandoverFails"      // the next agent cannot take over the sockets
 	HostsInvalid       Reason = "HostsInvalid"       // lines of a hosts file are not served
 	HostsUnreadable    Reason = "HostsUnreadable"    // the content of a hosts file may be old
+	KeepFails          Reason = "KeepFails"          // a name of cache.keep has no answer for an outage of upstreams
 	KernelFull         Reason = "KernelFull"         // the kernel has no room for more answers
 	KernelIncomplete   Reason = "KernelIncomplete"   // some pods get no answers from the kernel
 	LastGoodInUse      Reason = "LastGoodInUse"      // there was no valid configuration at the start

@@ -18,6 +18,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/names/localdata"
 	"github.com/nodecache/node-cache/pkg/names/push"
 	"github.com/nodecache/node-cache/pkg/netif"
+	"github.com/nodecache/node-cache/pkg/refresh"
 	"github.com/nodecache/node-cache/pkg/resolve"
 	"github.com/nodecache/node-cache/pkg/snapshot"
 )
@@ -220,11 +221,30 @@ type Cache struct {
 	Bytes     int64  `json:"bytes"`
 	Capacity  int64  `json:"capacityBytes"`
 	Evictions uint64 `json:"evictions"`
+
+	Keep []KeepAnswer `json:"keep,omitempty"` // two for each name of cache.keep
 }
 
-// CacheOf returns the fill state of a cache.
-func CacheOf(st cache.Stats) Cache {
-	return Cache{Entries: st.Entries, Bytes: st.Bytes + st.Fixed, Capacity: st.Capacity, Evictions: st.Evictions}
+// A KeepAnswer is what the agent has for a name of cache.keep.
+type KeepAnswer struct {
+	Name  string `json:"name"`
+	Type  string `json:"type"`
+	State string `json:"state"`                 // see [refresh.Answer]
+	Age   int64  `json:"ageSeconds,omitempty"`  // since upstream gave the answer
+	Left  int64  `json:"leftSeconds,omitempty"` // until it expires; negative: since then
+
+	lost bool // asked for more than once, and there is no answer that survives an outage of upstreams
+}
+
+// CacheOf returns the fill state of a cache, and its answers to the names of cache.keep.
+func CacheOf(st cache.Stats, keep []refresh.Answer) Cache {
+	c := Cache{Entries: st.Entries, Bytes: st.Bytes + st.Fixed, Capacity: st.Capacity, Evictions: st.Evictions}
+	for _, a := range keep {
+		c.Keep = append(c.Keep, KeepAnswer{
+			Name: a.Name, Type: TypeName(a.Type), State: a.State, Age: int64(a.Age / time.Second), Left: secondsLeft(a.Left), lost: !a.Held && a.Asked > 1,
+		})
+	}
+	return c
 }
 
 // Memory is the memory that the agent may use, in bytes, as in /status and the metrics.
