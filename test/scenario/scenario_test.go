@@ -56,7 +56,8 @@ type scenarioRun struct {
 	t     *testing.T
 	files map[string]string
 	dir   string
-	wait  func() // until everything that runs in the background waits for time to pass
+	clock func() time.Time // dates snapshots
+	wait  func()           // until everything that runs in the background waits for time to pass
 
 	mu        sync.Mutex // guards network and closed
 	network   upstreamtest.Network
@@ -83,7 +84,7 @@ type scenarioRun struct {
 func newScenarioRun(t *testing.T, archive *txtar.Archive, dir string, wait func()) *scenarioRun {
 	t.Helper()
 	s := &scenarioRun{
-		t: t, files: map[string]string{}, dir: dir, wait: wait, network: upstreamtest.Network{}, closed: map[netip.AddrPort]string{},
+		t: t, files: map[string]string{}, dir: dir, clock: time.Now, wait: wait, network: upstreamtest.Network{}, closed: map[netip.AddrPort]string{},
 		queriesSeen: map[netip.AddrPort]map[string]int{}, repliesBySource: map[string]uint64{},
 	}
 	for _, f := range archive.Files {
@@ -125,7 +126,7 @@ func (s *scenarioRun) start(cfg config.Config) {
 	var err error
 	s.agent, err = agent.New(agent.Options{
 		Config: &cfg, Version: "scenario", Log: s.log, Dial: s.dial,
-		Clocks: func() snapshot.ClockState { return snapshot.ClockState{Wall: time.Now()} },
+		Clocks: func() snapshot.ClockState { return snapshot.ClockState{Wall: s.clock()} },
 	})
 	assert.NoError(s.t, err)
 	var ctx context.Context
