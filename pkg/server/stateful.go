@@ -11,10 +11,11 @@ import (
 
 const (
 	// maxPushed bounds the bytes of queued answers to which Push may add a message.
-	maxPushed = 32 << 10
+	maxPushed = 2*maxResponded + 512
 	// maxResponded bounds the bytes of queued answers to which SendMessage may add one: the largest message, of 16,382 bytes, has room
-	// behind it. So a client that subscribes faster than it reads waits, and its first PUSHes are not built in vain.
-	maxResponded = maxPushed - wire.FrameHeader - 16382
+	// behind it, and a heartbeat behind that. So a client that subscribes faster than it reads waits, and its first PUSHes are not
+	// built in vain.
+	maxResponded = 16 << 10
 	// lastWait is how long a client may take to end the connection after the last message (RFC 8490 section 6.6.1).
 	lastWait = 5 * time.Second
 	// opcodeStateful is that of DNS stateful operations.

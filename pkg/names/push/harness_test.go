@@ -123,6 +123,7 @@ type conn struct {
 	full    bool
 	unread  func() // called with each PUSH, for which there is no room; nil: there is
 	sending func() // called before a message is sent
+	turns   bool   // it has room for one message after each response
 	aborted bool
 	ended   bool
 }
@@ -136,6 +137,7 @@ func (c *conn) SendMessage(msg []byte) bool {
 	if c.aborted || c.ended {
 		return false
 	}
+	c.full = c.full && !c.turns
 	c.got = append(c.got, show(msg))
 	c.raw = append(c.raw, slices.Clone(msg))
 	return true
@@ -154,6 +156,9 @@ func (c *conn) Push(msg []byte) bool {
 		return false
 	}
 	c.SendMessage(msg)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.full = c.full || c.turns
 	return true
 }
 

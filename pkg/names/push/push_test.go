@@ -353,6 +353,28 @@ func TestHeartbeatsAfterAStall(t *testing.T) {
 	})
 }
 
+// A client that subscribes as fast as it reads leaves no room but for its first PUSHes. Changes go before these.
+func TestChangeBeforeFirstPush(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		h.put("first", "10.0.0.1")
+		h.run(t)
+		c := h.client("192.0.2.1")
+		c.subscribe(t, "web.shop.svc.cluster.local")
+		c.mu.Lock()
+		c.turns, c.full = true, true
+		c.mu.Unlock()
+		h.put("web", "10.0.0.2")
+		time.Sleep(time.Second)
+		c.take()
+		c.subscribe(t, "first.shop.svc.cluster.local")
+		if got := c.take(); !strings.Contains(got, "-web.shop.svc.cluster.local") || !strings.Contains(got, "-first.shop.svc.cluster.local") {
+			t.Errorf("after the next SUBSCRIBE: %s", got)
+		}
+	})
+}
+
 // For a client that does not read, no record is read either, however often other names change.
 func TestNothingIsBuiltInVain(t *testing.T) {
 	t.Parallel()

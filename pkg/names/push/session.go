@@ -298,20 +298,32 @@ func (c *Session) markLocked(n *name) {
 	c.server.due[c] = struct{}{}
 }
 
-// pushInitial sends the records of a name that was just subscribed to, if it has any (RFC 8765 section 6.3).
+// pushInitial sends the records of a name that was just subscribed to, if it has any (RFC 8765 section 6.3). Names that wait go first:
+// otherwise a client that subscribes to many would take the room from them, and its heartbeats would wait too.
 func (c *Session) pushInitial(n *name) {
+	if c.pushRecords(n) {
+		return
+	}
+	s := c.server
+	s.mu.Lock()
+	c.markLocked(n)
+	s.mu.Unlock()
+	c.flush()
+}
+
+// pushRecords sends the records of a name. It returns false if the client does not read, or names wait.
+func (c *Session) pushRecords(n *name) bool {
 	c.push.Lock()
 	defer c.push.Unlock()
-	if c.to.HasRoom() {
-		b := c.server.builder(c)
-		defer b.free()
-		if b.addRecords(n) && b.end() {
-			return
-		}
-	}
 	c.server.mu.Lock()
-	c.markLocked(n)
+	waiting := len(c.marked) > 0
 	c.server.mu.Unlock()
+	if waiting || !c.to.HasRoom() {
+		return false
+	}
+	b := c.server.builder(c)
+	defer b.free()
+	return b.addRecords(n) && b.end()
 }
 
 // flush sends the marked names. It returns false if some are left, since the client does not read.
