@@ -197,14 +197,14 @@ func (b *fleetBench) churn(ctx context.Context, c *fleetStep) error {
 		group.Go(func() error { return b.change(changing, s, address, add) })
 		return nil
 	})
+	if err := retry.Sleep(ctx, absent); err != nil { // else the denial of a Service that was just deleted is never asked for
+		return errors.Join(err, group.Wait())
+	}
 	for _, s := range gone {
 		address := b.newAddress()
 		group.Go(func() error { return b.change(changing, s, address, nil) })
 	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	return retry.Sleep(ctx, settled)
+	return group.Wait()
 }
 
 // follow has a watch of this program, which does nothing else, note when it has each change.

@@ -125,12 +125,12 @@ func (b *fleetBench) restFleet(ctx context.Context, f *fleet, s *fleetStep) (err
 	return err
 }
 
-// changeFleet changes Services at random.
+// changeFleet changes Services at random. The last answers have a few seconds more.
 func (b *fleetBench) changeFleet(ctx context.Context, f *fleet, s *fleetStep) (err error) {
 	bytes := f.bytes.Load()
 	s.changesCPU, _, err = b.resolvers[0].during(func() error { return b.churn(ctx, s) })
 	s.changesBytes = float64(f.bytes.Load()-bytes) / b.opts.churn.Seconds()
-	return err
+	return errors.Join(err, retry.Sleep(ctx, settled))
 }
 
 // changeEveryone changes the name that all agents hold.
