@@ -339,7 +339,7 @@ func (c *Session) flush() (done bool) {
 	b := s.builder(c)
 	defer b.free()
 	for n := range names {
-		if !c.to.HasRoom() || !b.add(n) { // what nobody takes is not built
+		if !c.to.HasRoom() || !b.add(n) { // what has no room is not built
 			break
 		}
 	}
