@@ -162,7 +162,10 @@ func TestDeaf(t *testing.T) {
 			m, _ := dso.Parse(readFrame(conn))
 			s.Push(dso.AppendKeepalive(dso.AppendHeader(nil, dso.Response, m.ID, 0), dso.Keepalive{Inactivity: time.Hour, Interval: time.Hour}))
 			for s.Push(view()) {
-				time.Sleep(2 * time.Second)
+				select {
+				case <-time.After(2 * time.Second):
+				case <-t.Context().Done():
+				}
 			}
 		})
 		time.Sleep(time.Second)
