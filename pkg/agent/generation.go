@@ -302,7 +302,7 @@ func (b *builder) newFallback(cfg *config.Config, endpoints *upstream.Service) (
 	case !cfg.Intercept.Fallback.Central:
 		c.Targets = upstream.Secure{}.Targets(cfg.Intercept.Fallback.Addresses)
 	case endpoints != nil:
-		c.Endpoints, f.service = endpoints.Endpoints(), cfg.Cluster.Central.Service.String()
+		c.Endpoints, f.service = endpoints.Endpoints(), cfg.Cluster.Central.Endpoints().String()
 	default:
 		c.Targets = upstream.Secure{}.Targets(cfg.Cluster.Central.Addresses)
 	}

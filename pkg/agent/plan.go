@@ -94,9 +94,7 @@ func (r *generation) adopt(p *resolve.Plan) {
 	if r.cluster.Store != nil {
 		r.cluster.KeepVersions(p, time.Now())
 	}
-	if r.cluster.Endpoints != nil {
-		r.cluster.Endpoints.SetZone(r.cluster.TopologyZone(r.config.Cluster.NodeZone))
-	}
+	r.cluster.SetZone(r.config.Cluster.NodeZone)
 }
 
 // otherCentralTTL bounds how long the central resolver's answers outside the cluster domain are cached, such as reverse names of

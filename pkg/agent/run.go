@@ -406,7 +406,7 @@ func (a *Agent) watchTopology(ctx context.Context) {
 	warned := false
 	for wait := zoneRetry; ; {
 		r := a.running.Load()
-		switch found, err := r.cluster.LearnTopology(ctx, &r.config.Cluster, a.log); {
+		switch found, err := r.cluster.LearnTopology(ctx, &r.config.Cluster, time.Now, a.log); {
 		case err != nil:
 			a.log.DebugContext(ctx, "reading topology zone failed", "err", err)
 			wait = min(2*wait, zoneRetryLimit)

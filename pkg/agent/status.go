@@ -178,6 +178,7 @@ func (a *Agent) sample() metrics.Sample {
 		Handover:  a.handover.stats(),
 		Zone:      r.cluster.Held(),
 		Watch:     r.cluster.SourceStats(),
+		Discovery: r.cluster.Discovery.Stats(),
 		Subscribe: r.cluster.PushStats(),
 		Kernel:    a.kernel.status(),
 		Admin:     a.servers.admin.Stats(),
@@ -214,7 +215,7 @@ func routeStats(r *generation) []metrics.Route {
 	}
 	if c := r.cluster; c.Central != nil { // no configured route has the cluster domain as its zone
 		stats = append(stats, metrics.Route{
-			Zone: r.config.ClusterDomain, Service: r.config.Cluster.Central.Service.String(), Stats: c.Central.Stats(),
+			Zone: r.config.ClusterDomain, Service: r.config.Cluster.Central.Endpoints().String(), Stats: c.Central.Stats(),
 		})
 	}
 	if r.fallback != nil {

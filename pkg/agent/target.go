@@ -29,7 +29,7 @@ func (r *generation) interceptTarget() (t node.Target) {
 	switch {
 	case !to.Central:
 		t.Fallback = to.Addresses
-	case cfg.Cluster.Central.Service != config.ServiceName{}:
+	case cfg.Cluster.Central.Endpoints() != config.ServiceName{}:
 		t.Fallback = ready
 	default:
 		t.Fallback = cfg.Cluster.Central.Addresses

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/discovery"
 	"github.com/nodecache/node-cache/pkg/hint"
 	"github.com/nodecache/node-cache/pkg/memory"
 	"github.com/nodecache/node-cache/pkg/names/notify"
@@ -41,7 +42,8 @@ type Cluster struct {
 	Source  Source                   // delivers the objects; nil: no objects are watched
 	Pods    *pods.Index              // pods of this node; nil: they are not watched
 
-	Endpoints *upstream.Service // endpoints of the central resolver's Service; nil: not watched
+	Endpoints *upstream.Service    // endpoints of the central resolver's Service; nil: its addresses are configured
+	Discovery *discovery.Discovery // finds Endpoints by DNS; nil: the source does, if they are followed
 	// ServiceExcluded is whether that Service has Calico's annotation by which its packets stay as they are; nil: it is not watched.
 	ServiceExcluded *atomic.Bool
 	Central         *upstream.Pool    // nil: there is no central resolver
@@ -92,7 +94,7 @@ func (m *Maker) New(cfg *config.Config, old *Cluster, oldConfig *config.Config) 
 	kept := old.Domains != nil
 	if kept && sameSource(&cfg.Cluster, &oldConfig.Cluster) && samePods(cfg, oldConfig) {
 		*c = *old
-		c.Domains, c.setDomain, c.Central, c.Push, c.CentralZones, c.Keys, c.Notifier = domains, setDomain, nil, nil, nil, nil, nil
+		c.Domains, c.setDomain, c.Central, c.Push, c.Discovery, c.CentralZones, c.Keys, c.Notifier = domains, setDomain, nil, nil, nil, nil, nil, nil
 	} else if err := m.makeSource(c, cfg); err != nil {
 		return nil, err
 	}
@@ -107,6 +109,11 @@ func (m *Maker) New(cfg *config.Config, old *Cluster, oldConfig *config.Config) 
 	if err == nil && c.Central != nil && cfg.Cluster.Central.Push {
 		if c.Push = old.Push; c.Push == nil || c.Central != old.Central || !sameDomains(c, old) || cfg.Cluster.StaleAfter != oldConfig.Cluster.StaleAfter {
 			c.Push = m.newPush(c, cfg)
+		}
+	}
+	if err == nil && c.Central != nil && cfg.Cluster.Central.Headless != (config.ServiceName{}) {
+		if c.Discovery = old.Discovery; c.Discovery == nil || c.Central != old.Central || c.Push != old.Push || !sameDomains(c, old) {
+			err = m.makeDiscovery(c, cfg)
 		}
 	}
 	if err == nil && c.Central != nil {
@@ -156,10 +163,15 @@ func sameDomains(a, b *Cluster) bool { return slices.EqualFunc(a.Domains, b.Doma
 
 // newPush returns the client that subscribes to what c's central resolver is asked for.
 func (m *Maker) newPush(c *Cluster, cfg *config.Config) *subscribe.Client {
-	return subscribe.New(subscribe.Config{
-		Cache: m.Cache, Owner: c.Owner, Pool: c.Central, Servers: c.Central.Healthy, Open: c.Central.Open, MaxAge: cfg.Cluster.StaleAfter,
-		Now: m.Now, Log: m.Log,
-	})
+	settings := subscribe.Config{
+		Cache: m.Cache, Owner: c.Owner, Pool: c.Central, Servers: c.Central.Healthy, Serves: c.Central.Has, Open: c.Central.Open,
+		MaxAge: cfg.Cluster.StaleAfter, Now: m.Now, Log: m.Log,
+	}
+	if cfg.Cluster.Central.Headless != (config.ServiceName{}) {
+		settings.Watched, _ = wireName(headlessName(cfg)) // each part is valid
+		settings.Changed = func() { c.Discovery.Wake() }
+	}
+	return subscribe.New(settings)
 }
 
 // Asker returns what asks the central resolver.
@@ -191,12 +203,11 @@ func (c *Cluster) setOwner(reported bool) {
 
 func (m *Maker) makeCentral(c *Cluster, cfg *config.Config) (err error) {
 	pool := m.Pool(cfg, c.Domains[0], cfg.ClusterDomain)
-	if central := cfg.Cluster.Central; central.ServerName != "" {
-		pool.Secure = upstream.Secure{Port: central.TLSPort, Name: central.ServerName, CAFile: central.CA}
-	}
-	pool.Targets = pool.Secure.Targets(cfg.Cluster.Central.Addresses)
+	pool.Secure = secureOf(&cfg.Cluster.Central)
 	if c.Endpoints != nil {
 		pool.Endpoints = c.Endpoints.Endpoints()
+	} else {
+		pool.Targets = pool.Secure.Targets(cfg.Cluster.Central.Addresses)
 	}
 	pool.Connections = cfg.Cluster.Central.Connections
 	c.Central, err = upstream.New(pool)
@@ -207,6 +218,14 @@ func (m *Maker) makeCentral(c *Cluster, cfg *config.Config) (err error) {
 		}
 	}
 	return err
+}
+
+// secureOf returns how the servers of the central resolver are asked.
+func secureOf(central *config.Central) (s upstream.Secure) {
+	if central.ServerName != "" {
+		s = upstream.Secure{Port: central.TLSPort, Name: central.ServerName, CAFile: central.CA}
+	}
+	return s
 }
 
 // zonesOfCentral returns the zones that the central resolver answers.
@@ -246,6 +265,9 @@ func (c *Cluster) Parts() (list []Part) {
 	}
 	if c.Push != nil {
 		list = append(list, c.Push)
+	}
+	if c.Discovery != nil {
+		list = append(list, c.Discovery)
 	}
 	if c.Keys != nil {
 		list = append(list, c.Keys)

@@ -23,7 +23,7 @@ import (
 
 // sameSource reports whether one source serves two configurations.
 func sameSource(a, b *config.Cluster) bool {
-	return objectsOf(a) == objectsOf(b) && a.Central.Service == b.Central.Service && a.Invalidate == b.Invalidate &&
+	return objectsOf(a) == objectsOf(b) && sameService(&a.Central, &b.Central) && a.Invalidate == b.Invalidate &&
 		(a.ClusterSet == "") == (b.ClusterSet == "") && a.StaleAfter == b.StaleAfter
 }
 
@@ -44,8 +44,13 @@ func samePods(a, b *config.Config) bool {
 		slices.Equal(a.Pods.SearchPathExcept, b.Pods.SearchPathExcept) && (!a.Pods.SearchPath || a.ClusterDomain == b.ClusterDomain)
 }
 
+// sameService reports whether two configurations follow the endpoints of one Service in the same way.
+func sameService(a, b *config.Central) bool {
+	return a.Service == b.Service && a.Headless == b.Headless && (a.Headless == config.ServiceName{} || slices.Equal(a.Addresses, b.Addresses))
+}
+
 func sameCentral(a, b *config.Central) bool {
-	return a.Service == b.Service && slices.Equal(a.Addresses, b.Addresses) && a.Connections == b.Connections && a.CentralTLS == b.CentralTLS
+	return sameService(a, b) && slices.Equal(a.Addresses, b.Addresses) && a.Connections == b.Connections && a.CentralTLS == b.CentralTLS
 }
 
 // CheckFiles returns why a cluster of cfg would not start with the kubeconfig, or the folder of manifests, that cfg names, and the
@@ -75,14 +80,22 @@ func isOff(cfg *config.Config) bool {
 // readsObjects reports whether objects are read, from an API server or a folder.
 func readsObjects(cfg *config.Config) bool {
 	c, identity := &cfg.Cluster, cfg.Pods.Identity
-	return c.Resolver == config.ResolverLocal || c.Resolver == config.ResolverCentral && c.Invalidate || c.Central.Service != config.ServiceName{} ||
+	return c.Resolver == config.ResolverLocal || c.Resolver == config.ResolverCentral && c.Invalidate || c.Central.Watched() != config.ServiceName{} ||
 		identity == config.IdentityAPI || identity == config.IdentityAuto
 }
 
 // makeSource sets c's source and the store that it fills, if they are needed.
 func (m *Maker) makeSource(c *Cluster, whole *config.Config) (err error) {
 	cfg, identity := &whole.Cluster, whole.Pods.Identity
-	follow := m.watchCentral(c, cfg.Central.Service)
+	follow := m.watchCentral(c, cfg.Central.Watched())
+	if cfg.Central.Headless != (config.ServiceName{}) {
+		own, err := serviceAddresses(&cfg.Central)
+		if err != nil {
+			return err
+		}
+		c.Endpoints = new(upstream.Service)
+		c.Endpoints.SetOwn(own)
+	}
 	m.makeStore(c, cfg)
 	switch {
 	case (identity == config.IdentityAPI || identity == config.IdentityAuto) && os.Getenv("NODE_NAME") == "":
@@ -198,7 +211,7 @@ func (c *Cluster) sourceName(cfg *config.Config) string {
 	switch {
 	case c.Source == nil:
 		return ""
-	case c.Events == nil && c.Endpoints == nil && cfg.Pods.Identity == config.IdentityKubelet:
+	case c.Events == nil && (c.Endpoints == nil || c.Discovery != nil) && cfg.Pods.Identity == config.IdentityKubelet:
 		return "kubelet"
 	}
 	return originOf(&cfg.Cluster)
@@ -224,8 +237,11 @@ func (c *Cluster) ObjectScope(cfg *config.Config) string {
 	return objectsOf(&cfg.Cluster) + c.server(cfg)
 }
 
-// CentralScope names the central resolver's service and its cluster.
+// CentralScope names the central resolver's service and its cluster, or where it is asked for.
 func (c *Cluster) CentralScope(cfg *config.Config) string {
+	if c.Discovery != nil {
+		return c.Discovery.Scope()
+	}
 	return cfg.Cluster.Central.Service.String() + " of " + c.sourceName(cfg) + c.server(cfg)
 }
 

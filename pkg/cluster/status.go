@@ -106,10 +106,13 @@ func (c *Cluster) Status(cfg *config.Config, stats *watch.Stats, now time.Time) 
 		s.NodePods = status.NodePodsOf(stats, c.Pods.Stats(now))
 	}
 	if c.Central != nil {
-		service := cfg.Cluster.Central.Service.String()
+		service := cfg.Cluster.Central.Endpoints().String()
 		s.Central = &status.Central{
 			Service: service, InSync: service == "" || stats.ServiceWatch.Synced, Endpoints: status.ServersOf(c.Central.Stats()),
-			Push: c.PushStats(),
+			Discovery: c.Discovery.Stats(), Push: c.PushStats(),
+		}
+		if s.Central.Discovery != nil {
+			s.Central.InSync = s.Central.Discovery.Synced
 		}
 	}
 	return s

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/config"
@@ -61,12 +62,12 @@ func (c *Cluster) FederationStatus(cfg *config.Cluster) (list []status.Federatio
 }
 
 // LearnTopology reads this node's topology from the API server, if it is needed and not yet known, and reports whether it did.
-func (c *Cluster) LearnTopology(ctx context.Context, cfg *config.Cluster, log *slog.Logger) (found bool, err error) {
-	w, ok := c.topologyWatch(cfg)
-	if !ok {
+func (c *Cluster) LearnTopology(ctx context.Context, cfg *config.Cluster, now func() time.Time, log *slog.Logger) (found bool, err error) {
+	read := c.topologyReader(cfg, now)
+	if read == nil {
 		return false, nil
 	}
-	name, region, err := w.NodeTopology(ctx)
+	name, region, err := read(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -75,13 +76,21 @@ func (c *Cluster) LearnTopology(ctx context.Context, cfg *config.Cluster, log *s
 	return true, nil
 }
 
-// topologyWatch returns the watch that can read this node's topology, if that is needed.
-func (c *Cluster) topologyWatch(cfg *config.Cluster) (*watch.Watch, bool) {
+// topologyReader returns what reads this node's topology from the API server, nil if that is not needed or not possible.
+func (c *Cluster) topologyReader(cfg *config.Cluster, now func() time.Time) func(context.Context) (zone, region string, err error) {
 	federated := len(cfg.Federations) > 0
 	needed := (cfg.NodeZone == "auto" || federated) && os.Getenv("NODE_ZONE") == "" || federated && os.Getenv("NODE_REGION") == ""
-	if !needed || os.Getenv("NODE_NAME") == "" {
-		return nil, false
+	used := c.Store != nil || c.Central != nil && c.Endpoints != nil
+	if !needed || !used || os.Getenv("NODE_NAME") == "" || c.learned.Load() != nil {
+		return nil
 	}
-	w, ok := c.Source.(*watch.Watch)
-	return w, ok && c.learned.Load() == nil && (c.Store != nil || c.Central != nil && c.Endpoints != nil)
+	if w, ok := c.Source.(*watch.Watch); ok {
+		return w.NodeTopology
+	}
+	if c.Source == nil { // the endpoints are found by DNS
+		return func(ctx context.Context) (zone, region string, err error) {
+			return watch.NodeTopology(ctx, watch.Config{Kubeconfig: cfg.Kubeconfig, Context: cfg.Context, NodeName: os.Getenv("NODE_NAME"), Now: now})
+		}
+	}
+	return nil
 }

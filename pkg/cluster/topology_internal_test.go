@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"testing"
+	"time"
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
@@ -35,7 +36,7 @@ func TestTopology(t *testing.T) {
 			c := &Cluster{Source: new(watch.Watch), Store: zone.NewStore(), location: new(location)}
 			c.learned.Store(tt.learned)
 			assert.Same(t, "federations", []zone.Federation{{Name: "myfed", Suffix: tt.suffix}}, c.federations(&cfg))
-			_, asks := c.topologyWatch(&cfg)
+			asks := c.topologyReader(&cfg, time.Now) != nil
 			assert.Equal(t, "the Node is read", tt.asks, asks)
 		})
 	}

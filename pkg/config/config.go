@@ -257,6 +257,9 @@ type Central struct {
 	Service ServiceName `yaml:"service" format:"service"`
 	// Servers, instead of service.
 	Addresses []netip.AddrPort `yaml:"addresses" format:"server"`
+	// A headless Service (namespace/name) with the pods of a `node-cache resolver` (docs/push.md). The agent asks service or
+	// addresses, the resolver's Service, for their addresses, and watches no object. Empty: it watches service.
+	Headless ServiceName `yaml:"headless" format:"service"`
 	// TCP connections to each server.
 	Connections int `yaml:"connections" min:"1" max:"16"`
 	// `on`: a server reports changes of the names that it is asked for, with `central` (docs/push.md). `off`: answers live by
@@ -281,6 +284,22 @@ func (c *Config) Domains() []string { return append([]string{c.ClusterDomain}, c
 
 // IsSet reports whether there is a central resolver at all.
 func (c Central) IsSet() bool { return c.Service != ServiceName{} || len(c.Addresses) > 0 }
+
+// Watched returns the Service whose endpoints are watched at the API server, the zero value if none is.
+func (c Central) Watched() ServiceName {
+	if c.Headless != (ServiceName{}) {
+		return ServiceName{}
+	}
+	return c.Service
+}
+
+// Endpoints returns the Service whose endpoints are followed, the zero value for fixed addresses.
+func (c Central) Endpoints() ServiceName {
+	if c.Headless != (ServiceName{}) {
+		return c.Headless
+	}
+	return c.Service
+}
 
 // Hosts is the section hosts.
 type Hosts struct {

@@ -352,6 +352,11 @@ func checkCentral(d *decoder, c *Cluster) {
 	checkTogether(d, "cluster.central.service", "cluster.central.addresses",
 		c.Central.Service != ServiceName{}, len(c.Central.Addresses) > 0,
 		"the endpoints of the service are followed: keep the addresses only where there is no service")
+	headless := c.Central.Headless != ServiceName{}
+	d.check(headless && !c.Central.IsSet(), "cluster.central.headless", quote(c.Central.Headless.String())+": needs cluster.central.service or cluster.central.addresses",
+		"name the resolver's Service, or its cluster IP: it is asked for the endpoints", "cluster.central")
+	d.check(headless && c.Resolver == ResolverNone, "cluster.central.headless", quote(c.Central.Headless.String())+": needs cluster.resolver: central, which is none",
+		"leave it out", "cluster.resolver")
 	d.check(c.Central.CA != "" && c.Central.ServerName == "", "cluster.central.tls.ca", "a file: needs cluster.central.tls.serverName",
 		"set the name in the certificates too", "cluster.central.tls.serverName")
 	checkNeedsCentral(d, c, c.Central.Push, "cluster.central.push", "on", "leave it out: this process knows of the changes itself")

@@ -17,6 +17,7 @@ func checkResolver(d *decoder, c *Cluster) {
 	}
 	refuse(c.Central.Service != ServiceName{}, "service", quote(c.Central.Service.String()))
 	refuse(len(c.Central.Addresses) > 0, "addresses", "a list")
+	refuse(c.Central.Headless != ServiceName{}, "headless", quote(c.Central.Headless.String()))
 	d.check(len(c.Zones) > 0, "cluster.zones", "a list: not for node-cache resolver", "write a route for each zone in forward")
 	standard := Default(Resolver).Cluster.Central
 	refuse(c.Central.CentralTLS != standard.CentralTLS, "tls", "a section")

@@ -29,7 +29,7 @@ type Asker interface {
 	Ask(q []byte, until time.Time, to wire.AnswerReceiver, batch *wire.SendBatch)
 }
 
-// Config configures a [Client]. All fields are required.
+// Config configures a [Client]. All fields are required, but Serves and Watched.
 type Config struct {
 	Cache   func() *cache.Cache      // the cache in use
 	Owner   func(name []byte) []byte // the end of name that names its object, see zone.Owner; nil: its changes are not reported
@@ -37,6 +37,12 @@ type Config struct {
 	Servers func() []upstream.Server // the servers that a session may be opened to
 	Open    func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
 	MaxAge  time.Duration // denials live by their TTL if the server's view is older
+	// Serves reports whether the address is still one of a server. A session with another one ends. Nil: none does.
+	Serves func(addr netip.AddrPort) bool
+	// Watched is a name, canonical and in wire form, that every session subscribes to; nil: none. Changed is called when it has changed, and
+	// when a session begins or ends. It must not block or call the client.
+	Watched []byte
+	Changed func()
 	Now     func() time.Time
 	Log     *slog.Logger
 }
@@ -108,6 +114,18 @@ func (c *Client) Stats() Stats {
 		st.Server, st.Since, st.Why, st.Idle, st.Names = s.label, s.begun, "", false, len(s.order)
 	}
 	return st
+}
+
+// Reports reports whether a session reports the changes of Watched.
+func (c *Client) Reports() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.session
+	if s == nil {
+		return false
+	}
+	n := s.names[string(c.cfg.Watched)]
+	return n != nil && n.watched && n.acked
 }
 
 // A question is one query. It is in flight on a session or with the pool.
@@ -199,11 +217,19 @@ func (c *Client) expire() {
 	batch.Flush()
 }
 
+// changed calls Changed, if a name is watched.
+func (c *Client) changed() {
+	if c.cfg.Watched != nil {
+		c.cfg.Changed()
+	}
+}
+
 // lost ends a session. Its answers go back to their TTL before another session vouches for any. Its questions go to the pool.
 func (c *Client) lost(s *session, why string) {
 	c.mu.Lock()
 	if c.session == s {
 		c.session = nil
+		c.changed()
 	}
 	c.stats.Why = why
 	for owner, at := range s.unseen {

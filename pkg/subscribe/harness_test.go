@@ -41,14 +41,14 @@ type harness struct {
 	log     bytes.Buffer
 }
 
-// newHarness returns an agent whose sessions serve serves: each with the number of the session, from 1.
-func newHarness(t *testing.T, serve func(conn net.Conn, session int)) *harness {
+// newHarness returns an agent whose sessions serve serves: each with the number of the session, from 1. with changes its configuration.
+func newHarness(t *testing.T, serve func(conn net.Conn, session int), with ...func(*subscribe.Config)) *harness {
 	t.Helper()
 	h := &harness{t: t, got: make(chan string, 1), servers: []upstream.Server{{Addr: netip.MustParseAddrPort("192.0.2.1:53")}}}
 	var err error
 	h.cache, err = cache.New(cache.Config{Size: cache.MinSize}, time.Now())
 	assert.NoError(t, err)
-	h.Client = subscribe.New(subscribe.Config{
+	cfg := subscribe.Config{
 		Cache: func() *cache.Cache { return h.cache }, Owner: func(name []byte) []byte { return zone.Owner(name, wireName(t, "cluster.local")) },
 		Pool: (*pool)(h), Servers: func() []upstream.Server { return h.servers }, MaxAge: time.Minute, Now: time.Now, Log: slog.New(slog.NewTextHandler(h, nil)),
 		Open: func(_ context.Context, addr netip.AddrPort) (net.Conn, error) {
@@ -60,7 +60,11 @@ func newHarness(t *testing.T, serve func(conn net.Conn, session int)) *harness {
 			}()
 			return agent, nil
 		},
-	})
+	}
+	for _, change := range with {
+		change(&cfg)
+	}
+	h.Client = subscribe.New(cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- h.Run(ctx) }()

@@ -43,6 +43,8 @@ var (
 	errUnsupported = errors.New(NoPush)
 	// errIdle is the error of a session without a name for as long as the server allows.
 	errIdle = errors.New("no name is asked for")
+	// errLeft is the error of a server that is no longer one of the central resolver.
+	errLeft = errors.New("the server is no endpoint any more")
 )
 
 // A retryError is the error of a server that wants to be left alone for a time.
@@ -56,6 +58,7 @@ func (e *retryError) Error() string {
 // client's lock guards it.
 type session struct {
 	c        *Client
+	addr     netip.AddrPort
 	label    string // for people
 	begun    time.Time
 	greeted  bool          // the server accepts DSO
@@ -99,6 +102,7 @@ type name struct {
 	id      uint16 // of its SUBSCRIBE
 	acked   bool
 	refused bool      // the server does not report its changes
+	watched bool      // it is Config.Watched, which is not given up
 	tails   [][3]byte // type and flags of the questions, which complete the cache keys
 	used    time.Time
 	hits    int // of its answers when they were last visited
@@ -109,7 +113,7 @@ func (c *Client) connected(addr netip.AddrPort) *session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &session{
-		c: c, label: "push://" + addr.String(), begun: c.cfg.Now(), busyAt: c.cfg.Now(), wake: make(chan struct{}, 1),
+		c: c, addr: addr, label: "push://" + addr.String(), begun: c.cfg.Now(), busyAt: c.cfg.Now(), wake: make(chan struct{}, 1),
 		names: map[string]*name{}, byID: map[uint16]*name{}, questions: map[uint16]*question{}, unseen: map[string]time.Time{},
 	}
 	c.stats.Sessions++
@@ -200,11 +204,7 @@ func (s *session) subscribeLocked(w *question) *name {
 			s.c.stats.Full++
 			return nil
 		}
-		n = &name{wire: bytes.Clone(w.name), id: s.newIDLocked()}
-		s.names[string(n.wire)], s.byID[n.id], s.order = n, n, append(s.order, n)
-		s.sendLocked(func(dst []byte) []byte {
-			return dso.AppendSubscribe(dso.AppendHeader(dst, dso.Request, n.id, 0), dso.Subscription{Name: n.wire, Type: wire.TypeANY, Class: wire.ClassIN})
-		})
+		n = s.addLocked(w.name)
 	}
 	if !n.refused { // a name that is refused is given up in time, and subscribed to again: its source may be another one then
 		n.used = w.asked
@@ -220,6 +220,16 @@ func (s *session) subscribeLocked(w *question) *name {
 	default:
 		n.tails = append(n.tails, tail)
 	}
+	return n
+}
+
+// addLocked subscribes to a name.
+func (s *session) addLocked(owner []byte) *name {
+	n := &name{wire: bytes.Clone(owner), id: s.newIDLocked()}
+	s.names[string(n.wire)], s.byID[n.id], s.order = n, n, append(s.order, n)
+	s.sendLocked(func(dst []byte) []byte {
+		return dso.AppendSubscribe(dso.AppendHeader(dst, dso.Request, n.id, 0), dso.Subscription{Name: n.wire, Type: wire.TypeANY, Class: wire.ClassIN})
+	})
 	return n
 }
 
@@ -339,6 +349,9 @@ func (s *session) markChanged(name []byte, now time.Time) (owner []byte) {
 	}
 	s.unseen[string(owner)] = now
 	s.c.stats.Events++
+	if n.watched {
+		s.c.changed()
+	}
 	return owner
 }
 
@@ -359,6 +372,9 @@ func (s *session) receiveView(t dso.TLV) error {
 	s.viewed, s.complete, s.slow = now, s.vouched.Add(-view.Age-clockMargin), false
 	if !s.greeted {
 		return fmt.Errorf("a view before the response to the first message: %w", dso.ErrMalformed)
+	}
+	if c.cfg.Serves != nil && !c.cfg.Serves(s.addr) {
+		return errLeft
 	}
 	if len(s.order) > 0 || len(s.questions) > 0 {
 		s.busyAt = now
@@ -407,6 +423,11 @@ func (c *Client) useLocked(s *session, kinds []dso.Versions) bool {
 		c.seen, c.doubts, c.doubtAll = nil, map[string]time.Time{}, time.Time{}
 	}
 	c.session, c.behindSince = s, time.Time{}
+	if c.cfg.Watched != nil {
+		n := s.addLocked(c.cfg.Watched)
+		n.watched, n.used = true, s.viewed
+		c.changed() // what changed before is not reported
+	}
 	return true
 }
 
@@ -530,6 +551,9 @@ func (s *session) sweepLocked(now time.Time) error {
 
 // isUsed reports whether the answers of a name are in the cache and were used lately.
 func (s *session) isUsed(n *name, now time.Time) bool {
+	if n.watched {
+		return true
+	}
 	hits, held := 0, false
 	for _, key := range n.keys() {
 		if e, ok := s.c.cfg.Cache().Peek(key, now); ok && e.State != cache.Outdated && e.State != cache.Expired {

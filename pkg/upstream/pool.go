@@ -200,6 +200,12 @@ func (p *Pool) Healthy() (list []Server) {
 	return list
 }
 
+// Has reports whether addr is one of the servers, as which last resorts do not count. It is true without a server.
+func (p *Pool) Has(addr netip.AddrPort) bool {
+	list := p.currentSnapshot().primary()
+	return len(list) == 0 || slices.ContainsFunc(list, func(e *endpoint) bool { return e.Addr == addr })
+}
+
 // Open opens a connection to one of the servers, like those for queries: over TLS where the server is asked so.
 func (p *Pool) Open(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
 	all := p.currentSnapshot().all

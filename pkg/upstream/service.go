@@ -35,25 +35,46 @@ type Service struct {
 // Endpoints returns the list of servers for [Config].Endpoints. It follows later changes.
 func (s *Service) Endpoints() *Endpoints { return &s.servers }
 
-// Set replaces the endpoints by those that a watch has reported. The addresses of the service itself, own, are the last resort.
-func (s *Service) Set(ready []ServiceEndpoint, own []netip.AddrPort) {
+// Set replaces the endpoints by those that a watch or the DNS has reported, and reports whether something has changed. The addresses of
+// the service itself, own, are the last resort.
+func (s *Service) Set(ready []ServiceEndpoint, own []netip.AddrPort) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.known && s.restoredAt.IsZero() && slices.Equal(s.ready, ready) && slices.Equal(s.own, own) {
+		return false
+	}
 	s.known, s.ready, s.own, s.restoredAt = true, ready, own, time.Time{}
+	s.setLocked()
+	return true
+}
+
+// SetOwn sets the addresses of the service itself. They are the last resort, and the only one until endpoints are known.
+func (s *Service) SetOwn(own []netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.own = own
 	s.setLocked()
 }
 
-// SetZone stores the zone of this node.
-func (s *Service) SetZone(zone string) {
+// SetZone stores the zone of this node, and reports whether it has changed.
+func (s *Service) SetZone(zone string) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.zone == zone {
-		return
+		return false
 	}
 	s.zone = zone
 	if s.known {
 		s.setLocked()
 	}
+	return true
+}
+
+// Zone returns the zone of this node, empty if it is unknown.
+func (s *Service) Zone() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.zone
 }
 
 // setLocked passes the endpoints and the service's addresses to servers. An endpoint known to be in another zone is far.
@@ -69,7 +90,7 @@ func (s *Service) setLocked() {
 	s.servers.Set(ready, own)
 }
 
-// Confirmed returns the endpoints and the service's own addresses as the watch reported them; none before it did.
+// Confirmed returns the endpoints and the service's own addresses as the watch or the DNS reported them; none before that.
 func (s *Service) Confirmed() (ready, own []netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +117,7 @@ const DumpVersion = 1
 var errRecord = errors.New("invalid record")
 
 // Dump emits the latest endpoints, nothing if there are none. The scope names the service and its cluster.
-// Endpoints that the watch has confirmed have the age zero.
+// Endpoints that were confirmed have the age zero.
 func (s *Service) Dump(scope string, now time.Time, emit func([]byte) error) error {
 	s.mu.Lock()
 	known, age := s.known, time.Duration(0)
@@ -122,8 +143,8 @@ func (s *Service) Dump(scope string, now time.Time, emit func([]byte) error) err
 	return nil
 }
 
-// Restore reads the records of Dump, made the time passed ago. The returned function makes pools use them until the watch
-// reports endpoints. It does nothing if the records are of another scope, or the data is older than most.
+// Restore reads the records of Dump, made the time passed ago. The returned function makes pools use them until
+// [Service.Set]. It does nothing if the records are of another scope, or the data is older than most.
 func (s *Service) Restore(scope string, records iter.Seq[[]byte], passed, most time.Duration, now time.Time) (use func(), err error) {
 	use = func() {}
 	lines := make([]string, 0, 8)
@@ -160,7 +181,7 @@ func (s *Service) Restore(scope string, records iter.Seq[[]byte], passed, most t
 	return func() { s.restore(ready, own, now.Add(-time.Duration(age)-passed)) }, nil
 }
 
-// restore stores the endpoints of a snapshot, unless the watch has reported some.
+// restore stores the endpoints of a snapshot, unless some were reported.
 func (s *Service) restore(ready []ServiceEndpoint, own []netip.AddrPort, since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -47,6 +47,8 @@ func TestService(t *testing.T) {
 		{"another zone", func(n *upstream.Service) { n.SetZone("a"); n.Set(ready, own); n.SetZone("b") }, "1- 10 2 3"},
 		{"no zone any more", func(n *upstream.Service) { n.SetZone("a"); n.Set(ready, own); n.SetZone("") }, "1 10 2 3"},
 		{"other endpoints", func(n *upstream.Service) { n.SetZone("a"); n.Set(ready, own); n.Set(ready[1:2], nil) }, "2-"},
+		{"the service's own address alone", func(n *upstream.Service) { n.SetOwn(own) }, "10"},
+		{"that, then the zone and the endpoints", func(n *upstream.Service) { n.SetOwn(own); n.SetZone("a"); n.Set(ready, own) }, "1 10 2- 3"},
 		{"none any more", func(n *upstream.Service) { n.Set(ready, own); n.Set(nil, nil); n.SetZone("a") }, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

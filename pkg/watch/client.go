@@ -3,6 +3,8 @@
 package watch
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -63,6 +65,28 @@ func newClients(kubeconfig, kubeContext, userAgent string, maxList int64, import
 		c.imports = append(c.imports, client)
 	}
 	return c, nil
+}
+
+// NodeTopology is [Watch.NodeTopology] for a process that watches nothing. It closes its connection. Of cfg it uses the credentials, the
+// name of the node and the clock.
+func NodeTopology(ctx context.Context, cfg Config) (zone, region string, err error) {
+	conns := &connTracker{dial: newDialer().DialContext, now: cfg.Now, open: make(map[*trackedConn]struct{})}
+	c, err := newClients(cfg.Kubeconfig, cfg.Context, cmp.Or(cfg.UserAgent, "node-cache"), defaultMaxList, false, conns)
+	if err != nil {
+		return "", "", err
+	}
+	defer c.http.CloseIdleConnections()
+	return c.nodeTopology(ctx, cfg.NodeName)
+}
+
+func (c *clients) nodeTopology(ctx context.Context, name string) (zone, region string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	var node corev1.Node
+	if err := c.core.Get().Resource("nodes").Name(name).Do(ctx).Into(&node); err != nil {
+		return "", "", fmt.Errorf("reading node %s: %w", name, err)
+	}
+	return node.Labels[corev1.LabelTopologyZone], node.Labels[corev1.LabelTopologyRegion], nil
 }
 
 // CheckKubeconfig returns why [New] would not start with a kubeconfig and the name of a context in it, which may be empty.

@@ -314,13 +314,7 @@ func (w *Watch) Ready() <-chan struct{} { return w.ready }
 
 // NodeTopology requests the topology zone and the region of the node. Each is empty if the node has none.
 func (w *Watch) NodeTopology(ctx context.Context) (zone, region string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, openTimeout)
-	defer cancel()
-	var node corev1.Node
-	if err := w.clients.core.Get().Resource("nodes").Name(w.cfg.NodeName).Do(ctx).Into(&node); err != nil {
-		return "", "", fmt.Errorf("reading node %s: %w", w.cfg.NodeName, err)
-	}
-	return node.Labels[corev1.LabelTopologyZone], node.Labels[corev1.LabelTopologyRegion], nil
+	return w.clients.nodeTopology(ctx, w.cfg.NodeName)
 }
 
 // Stats returns the counters.

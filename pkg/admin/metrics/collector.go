@@ -14,6 +14,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/admin/status"
 	"github.com/nodecache/node-cache/pkg/cache"
 	"github.com/nodecache/node-cache/pkg/configsource"
+	"github.com/nodecache/node-cache/pkg/discovery"
 	"github.com/nodecache/node-cache/pkg/dnstap"
 	"github.com/nodecache/node-cache/pkg/handover"
 	"github.com/nodecache/node-cache/pkg/healthcheck"
@@ -57,6 +58,7 @@ type Sample struct {
 	Memory          status.Memory
 	Routes          []Route                 // zones are distinct
 	Zone            *zone.Stats             // the names of the cluster
+	Discovery       *discovery.Stats        // of the central resolver's endpoints by DNS; nil: off. Its series are those of Watch
 	Subscribe       *subscribe.Stats        // session with the central resolver that reports changes; nil: off
 	Watch           *watch.Stats            // watches of objects and of the central resolver's endpoints
 	Link            *netif.Stats            // the link of the listen addresses

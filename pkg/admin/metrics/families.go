@@ -57,7 +57,9 @@ func (t *table) addAll(s *Sample, upstreams []upstreamSeries) {
 	}
 	if s.Watch != nil {
 		t.addWatch(s.Watch)
-		t.addCentral(s.Watch, s.Routes)
+		t.addCentral(s.Watch.ServiceWatch.Synced, s.Routes)
+	} else if s.Discovery != nil {
+		t.addCentral(s.Discovery.Synced, s.Routes)
 	}
 	if s.Subscribe != nil {
 		t.addSubscribe(s.Subscribe)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/nodecache/node-cache/pkg/subscribe"
 	"github.com/nodecache/node-cache/pkg/upstream"
-	"github.com/nodecache/node-cache/pkg/watch"
 )
 
 // An upstreamSeries is an upstream as the metrics show it.
@@ -181,8 +180,8 @@ func names[E interface {
 	return list
 }
 
-// addCentral adds the families of the central resolver's service.
-func (t *table) addCentral(w *watch.Stats, routes []Route) {
+// addCentral adds the families of the central resolver's service. known is whether its endpoints were found since the start.
+func (t *table) addCentral(known bool, routes []Route) {
 	t.section = "Central resolver"
 	synced := t.add(gauge, "central_synced",
 		"1 once the endpoints of the central resolver's service are synced.")
@@ -203,7 +202,7 @@ func (t *table) addCentral(w *watch.Stats, routes []Route) {
 			ready++
 		}
 	}
-	synced.put(boolValue(w.ServiceWatch.Synced))
+	synced.put(boolValue(known))
 	endpoints.put(ready, "ready")
 	endpoints.put(far, "far")
 	endpoints.put(last, "last_resort")

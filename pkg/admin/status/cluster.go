@@ -5,6 +5,7 @@ package status
 import (
 	"strings"
 
+	"github.com/nodecache/node-cache/pkg/discovery"
 	"github.com/nodecache/node-cache/pkg/names/notify"
 	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/pods"
@@ -78,11 +79,12 @@ type Kind struct {
 
 // Central is the central resolver.
 type Central struct {
-	Service   string   `json:"service"` // Service whose endpoints are watched; empty: the addresses are configured
+	Service   string   `json:"service"` // Service whose endpoints are followed; empty: the addresses are configured
 	InSync    bool     `json:"inSync"`  // the endpoints are known or configured
 	Endpoints []Server `json:"endpoints"`
 
-	Push *subscribe.Stats `json:"push,omitempty"` // session that reports changes; nil: off
+	Discovery *discovery.Stats `json:"discovery,omitempty"` // how the endpoints are found by DNS; nil: they are not
+	Push      *subscribe.Stats `json:"push,omitempty"`      // session that reports changes; nil: off
 }
 
 // KindOf describes the objects of one kind, as watched and as held.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/discovery"
 	"github.com/nodecache/node-cache/pkg/intercept"
 	"github.com/nodecache/node-cache/pkg/names/blocklist"
 	"github.com/nodecache/node-cache/pkg/names/etcd"
@@ -437,7 +438,13 @@ const NamespacePart = 4
 // centralProblem reports what is wrong with the central resolver.
 func centralProblem(c *Central, stats *watch.Stats) (Problem, bool) {
 	p := Problem{Reason: CentralUnusable, Where: CentralKey}
+	discovered := cmp.Or(c.Discovery, new(discovery.Stats))
 	switch {
+	case discovered.LastError != "":
+		p.What = fmt.Sprintf("the endpoints of %s cannot be looked up: %s", c.Service, discovered.LastError)
+		p.Hint = "check that this Service of cluster.central.headless is headless, has TCP port dns-tcp, and has ready pods of node-cache resolver"
+	case !c.InSync && c.Discovery != nil: // not yet
+		return Problem{}, false
 	case !c.InSync:
 		p.What = fmt.Sprintf("the endpoints of %s are unknown: %s", c.Service, cmp.Or(stats.ServiceWatch.LastError, "no response yet"))
 		p.Hint = apiHint(stats.ServiceWatch.LastError, "services and endpointslices.discovery.k8s.io")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodecache/node-cache/internal/assert"
 	"github.com/nodecache/node-cache/pkg/config"
+	"github.com/nodecache/node-cache/pkg/discovery"
 	"github.com/nodecache/node-cache/pkg/names/blocklist"
 	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/resolve"
@@ -133,6 +134,12 @@ func TestCentralProblem(t *testing.T) {
 			name: "the watch fails", central: &Central{Service: "a/b", InSync: true, Endpoints: one},
 			follow: watch.KindStats{Synced: true, LastError: "unauthorized: no"},
 			want:   "unauthorized: no", hint: "the API server refused the credentials",
+		},
+		{name: "not looked up yet", central: &Central{Service: "a/b", Endpoints: []Server{{Last: true}}, Discovery: new(discovery.Stats)}},
+		{name: "looked up", central: &Central{Service: "a/b", InSync: true, Endpoints: one, Discovery: &discovery.Stats{Synced: true}}},
+		{
+			name: "not found", central: &Central{Service: "a/b", InSync: true, Endpoints: one, Discovery: &discovery.Stats{Synced: true, LastError: "NXDOMAIN"}},
+			want: "the endpoints of a/b cannot be looked up: NXDOMAIN", hint: "check that this Service of cluster.central.headless is headless",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
