@@ -70,10 +70,10 @@ func TestPermissions(t *testing.T) {
 		{"metrics-secure", map[string]string{"node-cache": agent + reviewPermissions}},
 		{"config-map", map[string]string{"node-cache": agent + configMapPermissions}},
 		{"central", map[string]string{
-			"node-cache": nodePermission + centralPermissions + agentPermissions, "node-cache-resolver": localPermissions + eventPermissions,
+			"node-cache": nodePermission + agentPermissions, "node-cache-resolver": localPermissions + eventPermissions,
 		}},
 		{"everything", map[string]string{
-			"node-cache": nodePermission + centralPermissions + agentPermissions + configMapPermissions, "node-cache-resolver": localPermissions + eventPermissions,
+			"node-cache": nodePermission + agentPermissions + configMapPermissions, "node-cache-resolver": localPermissions + eventPermissions,
 		}},
 	} {
 		t.Run(tt.rendering, func(t *testing.T) {

@@ -107,6 +107,10 @@ func TestValuesRefused(t *testing.T) {
 		{"a resolver that is installed elsewhere", "resolver.enabled=true,config.agent.cluster.central.service=dns/node-cache-resolver", []string{"this release makes kube-system/node-cache-resolver"}},
 		{"a CA of a resolver without TLS", "resolver.enabled=true,resolver.tls.ca=ca", []string{"resolver.tls.ca: no resolver answers over TLS: set resolver.enabled and resolver.tls.secret too"}},
 		{"a CA without a resolver", "resolver.tls.secret=tls,resolver.tls.ca=ca", []string{"resolver.tls.ca: no resolver answers over TLS"}},
+		{
+			"its endpoints elsewhere", "resolver.enabled=true,config.agent.cluster.central.service=kube-system/node-cache-resolver,config.agent.cluster.central.headless=dns/node-cache-resolvers",
+			[]string{"this release makes kube-system/node-cache-resolvers"},
+		},
 		{"more memory requested than allowed", "resources.limits.memory=144Mi,resources.requests.memory=256Mi", []string{"resources.requests.memory: 256Mi is more than resources.limits.memory, 144Mi"}},
 		{"more memory requested than allowed for the resolver", "resolver.enabled=true,resolver.resources.limits.memory=100Mi,resolver.resources.requests.memory=1G", []string{"resolver.resources.requests.memory: 1G is more than resolver.resources.limits.memory, 100Mi"}},
 		{"iptables without its programs", "config.agent.intercept.backend=iptables", []string{"config.agent.intercept.backend: iptables: the default image has no iptables", "image.variant"}},

@@ -414,6 +414,10 @@ port: {{ $at.port }}
 {{- if and (eq $service $ours) (not .Values.resolver.enabled) -}}
 {{- fail (printf "config.agent.cluster.central.service: %s is made with resolver.enabled only, and nobody would answer: set that to true" $service) -}}
 {{- end -}}
+{{- $headless := dig "cluster" "central" "headless" "" .Values.config.agent | default "" -}}
+{{- if and .Values.resolver.enabled (hasSuffix "/node-cache-resolvers" $headless) (ne $headless (printf "%ss" $ours)) -}}
+{{- fail (printf "config.agent.cluster.central.headless: %s: this release makes %ss, in its own namespace: write that" $headless $ours) -}}
+{{- end -}}
 {{- if and .Values.resolver.enabled (hasSuffix "/node-cache-resolver" $service) (ne $service $ours) -}}
 {{- fail (printf "config.agent.cluster.central.service: %s: this release makes %s, in its own namespace: write that" $service $ours) -}}
 {{- end -}}
@@ -491,7 +495,7 @@ cluster:
 {{- end }}
 {{- end }}
 central:
-{{- if and $service (not $own) (ne $mode "local") }}
+{{- if and $service (not $own) (ne $mode "local") (not (dig "central" "headless" "" $cluster)) }}
 - {apiGroups: [""], resources: [services], resourceNames: [{{ splitList "/" $service | last }}], verbs: [list, watch]}
 - {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list, watch]}
 {{- end }}
