@@ -139,8 +139,9 @@ type status struct {
 		ManifestProblems []struct{ File string }
 		Central          struct {
 			Endpoints []struct {
-				Address  string
-				Requests int
+				Address         string
+				Requests        int
+				Far, LastResort bool
 			}
 			Push *subscribe.Stats
 		}

@@ -78,6 +78,7 @@ func (b *harness) testCentral(t *testing.T) {
 
 	b.testPush(t)
 	b.testResolverDoctor(t)
+	b.expectResolvers(t)
 	// Sessions end with their resolver, and the agents ask again.
 	began := time.Now()
 	b.kubectl(t, "-n", "kube-system", "rollout", "restart", "deployment/node-cache-resolver")
@@ -90,6 +91,7 @@ func (b *harness) testCentral(t *testing.T) {
 	got = takeCounts(t, clients)
 	proctest.Figure(t, "2 resolvers replaced in %s: %s", took, got)
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
+	b.expectResolvers(t)
 	b.awaitAgentsReady(t)
 }
 
@@ -147,6 +149,48 @@ func (b *harness) testCentralTLS(t *testing.T) {
 	proctest.Figure(t, "both sides replaced: %s", got)
 	expectNoLoss(t, map[string]tally{"UDP": got.UDP, "TCP": got.TCP})
 	b.testPush(t)
+}
+
+// expectResolvers waits until both agents know the resolvers' pods by DNS. They must not be allowed to watch them.
+func (b *harness) expectResolvers(t *testing.T) {
+	t.Helper()
+	type view struct {
+		Cluster struct {
+			Requests uint64 `json:"requests"`
+			Central  struct {
+				Endpoints []struct {
+					Address string `json:"address"`
+					Last    bool   `json:"lastResort"`
+				} `json:"endpoints"`
+			} `json:"central"`
+		} `json:"cluster"`
+	}
+	var want []string
+	for _, pod := range b.pods(t, "kube-system", "app.kubernetes.io/name=node-cache-resolver") {
+		want = append(want, pod.Status.PodIP+":53")
+	}
+	slices.Sort(want)
+	took := b.eventually(t, "both agents know the resolvers", func() bool {
+		return !slices.ContainsFunc(b.agents(t), func(pod corev1.Pod) bool {
+			var s view
+			b.status(t, pod, &s)
+			var got []string
+			for _, e := range s.Cluster.Central.Endpoints {
+				if !e.Last {
+					got = append(got, strings.TrimPrefix(e.Address, "tcp://"))
+				}
+			}
+			slices.Sort(got)
+			return !slices.Equal(got, want) || s.Cluster.Requests > 0
+		})
+	})
+	proctest.Figure(t, "both agents know the resolvers %s by DNS after %s, without a request", want, took.Round(time.Millisecond))
+	for _, resource := range []string{"services", "endpointslices.discovery.k8s.io"} {
+		out, _ := b.Kubectl(t.Context(), "", "auth", "can-i", "watch", resource, "-n", "kube-system", "--as=system:serviceaccount:kube-system:node-cache")
+		if strings.TrimSpace(out) != "no" {
+			t.Errorf("agents may watch %s: %q", resource, out)
+		}
+	}
 }
 
 // testPush gives a Service another address: the agents hear of it, and give no old one for the rest of its TTL.
