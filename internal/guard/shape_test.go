@@ -15,7 +15,7 @@ import (
 )
 
 // mostLines bounds the code that ships, so that it does not grow unnoticed. The commit that raises it says what the lines buy.
-const mostLines = 70200
+const mostLines = 72000
 
 // mostMethods bounds the methods of a type: with more it has more than one responsibility.
 const mostMethods = 30
