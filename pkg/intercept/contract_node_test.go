@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodecache/node-cache/pkg/intercept"
+	"github.com/nodecache/node-cache/pkg/intercept/rules"
 )
 
 // A Client is the origin of a query.
@@ -55,10 +56,15 @@ const (
 // Fallback returns the name of the server at Layout.Fallbacks[i].
 func Fallback(i int) string { return fmt.Sprintf("fallback-%d", i) }
 
+// Server returns the name of the server at Layout.Servers[i].From, and Outside that of the agent's socket for it.
+func Server(i int) string  { return fmt.Sprintf("server-%d", i) }
+func Outside(i int) string { return fmt.Sprintf("outside-%d", i) }
+
 // A Layout has the addresses of the servers of a Node.
 type Layout struct {
 	Addresses []netip.Addr     // the agent's, one of each family
 	Services  []netip.Addr     // one of each family
+	Servers   []rules.Redirect // other servers, two of each family
 	Fallbacks []netip.AddrPort // two of each family at least
 	Port      uint16           // of Agent and Service
 	Admin     uint16

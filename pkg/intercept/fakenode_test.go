@@ -5,6 +5,7 @@ package intercept_test
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -58,6 +59,7 @@ func (f *fakeNode) Layout() Layout {
 	return Layout{
 		Addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:20::10")},
 		Services:  []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")},
+		Servers:   otherServers(),
 		Fallbacks: []netip.AddrPort{
 			netip.MustParseAddrPort("10.201.0.2:5301"), netip.MustParseAddrPort("10.201.0.2:5302"),
 			netip.MustParseAddrPort("[fd00:201::2]:5301"), netip.MustParseAddrPort("[fd00:201::2]:5302"),
@@ -81,7 +83,7 @@ func (f *fakeNode) Dial(_ testing.TB, q Query) Conn {
 	if q.Network == "tcp" {
 		c.session = f.server(c.packet)
 		c.packet.Established = true
-		c.packet.Tracked = c.session != Agent
+		c.packet.Tracked = c.session != Agent && !strings.HasPrefix(c.session, "outside")
 	}
 	return c
 }
@@ -101,6 +103,14 @@ func (f *fakeNode) server(p intercepttest.Packet) string {
 		return Agent
 	case slices.Contains(l.Services, r.To.Addr()):
 		return Service
+	}
+	for i, s := range l.Servers {
+		switch r.To.Addr() {
+		case s.From:
+			return Server(i)
+		case s.To:
+			return Outside(i)
+		}
 	}
 	return NoAnswer
 }

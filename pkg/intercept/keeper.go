@@ -145,6 +145,7 @@ func New(cfg Config) (*Keeper, error) {
 	}
 	cfg.Rules.Addresses = slices.Clone(cfg.Rules.Addresses)
 	cfg.Rules.Services = slices.Clone(cfg.Rules.Services)
+	cfg.Rules.Servers = slices.Clone(cfg.Rules.Servers)
 	k := &Keeper{
 		cfg: cfg, log: cfg.Log,
 		rules:        newGate(),

@@ -221,7 +221,8 @@ func newKernelNode(t *testing.T, open func() (intercept.Backend, error), flush [
 			netip.AddrPortFrom(up4, 5301), netip.AddrPortFrom(more4, 5301),
 			netip.AddrPortFrom(up6, 5301), netip.AddrPortFrom(more6, 5301),
 		},
-		Port: 53, Admin: 9253, Lease: 2 * time.Second, // an ipset counts whole seconds
+		Servers: otherServers(),
+		Port:    53, Admin: 9253, Lease: 2 * time.Second, // an ipset counts whole seconds
 	}
 	for _, host := range w.hosts.Hosts() {
 		computeChecksums(t, host)
@@ -233,6 +234,12 @@ func newKernelNode(t *testing.T, open func() (intercept.Backend, error), flush [
 	}
 	for _, s := range w.layout.Services {
 		serve(t, w.hosts.Upstream, netip.AddrPortFrom(s, w.layout.Port), Service)
+	}
+	for i, s := range w.layout.Servers {
+		assert.NoError(t, w.hosts.Upstream.AddAddress(s.From))
+		serve(t, w.hosts.Upstream, netip.AddrPortFrom(s.From, w.layout.Port), Server(i))
+		w.AddToLink(t, []netip.Addr{s.To})
+		serve(t, w.hosts.Node, netip.AddrPortFrom(s.To, w.layout.Port), Outside(i))
 	}
 	for _, a := range []netip.Addr{more4, more6} {
 		assert.NoError(t, w.hosts.Upstream.AddAddress(a))

@@ -51,10 +51,14 @@ func (k *Keeper) testLoop(ctx context.Context) {
 	}
 }
 
-// testFallback tests the fallback of each lease. It reports whether the test should be repeated soon: one failed for the first time,
+// testFallback tests the fallback of each lease, but for those of other servers: nothing is changed there, and they need not know the
+// cluster. It reports whether the test should be repeated soon: one failed for the first time,
 // or the rules changed meanwhile.
 func (k *Keeper) testFallback(ctx context.Context) (repeat bool) {
 	for _, l := range k.leases {
+		if k.cfg.Rules.IsServer(l.Key) {
+			continue
+		}
 		before := k.ruleChanges.Load()
 		r := k.cfg.Rules
 		r.Fallback = k.Stats().Fallback

@@ -256,3 +256,25 @@ func TestTestsDisturbNothing(t *testing.T) {
 		assert.Equal(s.t, "state", intercept.FallbackUnverified, s.fallback().State)
 	})
 }
+
+// TestServersNotTested: what answers without a lease on another server is that server, which need not know the cluster.
+func TestServersNotTested(t *testing.T) {
+	t.Parallel()
+	script := &tests{result: broken}
+	runTests(t, script, func(cfg *intercept.Config, _ *harness) {
+		to := netip.MustParseAddr("169.254.20.11")
+		cfg.Rules.Addresses = append(cfg.Rules.Addresses, to)
+		cfg.Rules.Servers = []rules.Redirect{{From: netip.MustParseAddr("10.0.0.53"), To: to}}
+	}, func(s *harness) {
+		time.Sleep(10 * time.Minute)
+		seen := map[string]intercept.FallbackState{}
+		for _, l := range s.Stats().Leases {
+			seen[l.Address.String()] = l.Fallback
+			assert.Equal(s.t, "lease is held on "+l.Address.String(), true, l.Held)
+		}
+		want := map[string]intercept.FallbackState{
+			addr4.String(): intercept.FallbackBroken, addr6.String(): intercept.FallbackBroken, "10.0.0.53": intercept.FallbackUnverified,
+		}
+		assert.Same(s.t, "states", want, seen)
+	})
+}

@@ -311,7 +311,7 @@ func (b *Backend) Renew(_ context.Context, keys []netip.Addr, d time.Duration) e
 	}
 	var errs []error
 	for _, key := range keys {
-		// Transparent mode needs a drain entry for each lease, and before it: resetRules resets sessions without such an entry.
+		// A redirect needs a drain entry for each lease, and before it: resetRules resets sessions without such an entry.
 		if target := drainKey(r, key); target != key {
 			errs = append(errs, b.sets.addEntry("drain", target, d))
 		}
@@ -321,14 +321,9 @@ func (b *Backend) Renew(_ context.Context, keys []netip.Addr, d time.Duration) e
 }
 
 // drainKey returns the drain entry for a lease: the destination of a session's packets in
-// resetRules. In transparent mode DNAT has already replaced it by the agent's address.
+// resetRules. DNAT has already replaced that of a redirect by the agent's address.
 func drainKey(r *rules.Rules, key netip.Addr) netip.Addr {
-	if r.Mode == rules.Transparent {
-		if target := r.Target(key); target.IsValid() {
-			return target
-		}
-	}
-	return key
+	return r.Listener(key)
 }
 
 // Release ends the leases on keys at once. Packets of open TCP sessions reach the agent

@@ -43,9 +43,7 @@ func plan(r *rules.Rules, v6, randomly bool) []chain {
 	chains[3].rules = append(p.answerRules(), p.rawRules(true)...)
 	chains[4].rules = p.inputRules()
 	chains[5].rules = p.outputRules()
-	if r.Mode == rules.Transparent {
-		chains[0].rules = p.agentRules()
-	}
+	chains[0].rules = p.agentRules()
 	if p.FallsBack() && len(p.Fallback) > 0 {
 		chains[0].rules = append(chains[0].rules, p.fallbackRules()...)
 		chains[1].rules = p.masqueradeRules()
@@ -112,11 +110,9 @@ func (p *planner) ports(rule func(proto string, port uint16) string) []string {
 // rawRules returns the rules in raw that select the agent's packets, from outside or, if local is set, from the node. The target CT
 // applies only to packets that no earlier CT rule has changed.
 func (p *planner) rawRules(local bool) []string {
-	var list []string
-	if p.Mode == rules.Transparent {
-		list = p.serviceZoneRules(local)
-	} else {
-		list = p.notrackRules(local)
+	list := p.redirectZoneRules(local)
+	if p.Mode == rules.LinkLocal {
+		list = append(list, p.notrackRules(local)...)
 	}
 	for _, a := range p.Addresses {
 		if p.Admin != 0 {
@@ -130,7 +126,7 @@ func (p *planner) rawRules(local bool) []string {
 	if p.Track {         // nor those to Cilium's proxy
 		others += fmt.Sprintf(" -m mark ! --mark %#x/%#x", rules.ProxyMark, rules.HostMask)
 	}
-	for _, a := range p.Keys() {
+	for _, a := range p.FallbackKeys() {
 		// Only UDP: a TCP session stays with the target of its SYN.
 		list = append(list, fmt.Sprintf("-d %s %s %s -j CT --zone-orig %d", p.host(a), to("udp", p.Port), others, zone(p.Fallback)))
 		if p.Track {
@@ -166,8 +162,8 @@ func (p *planner) perTarget(rule func(proto string, f netip.AddrPort) string) []
 
 // markRules marks the queries that masqueradeRules gives the node's address.
 func (p *planner) markRules() []string {
-	list := make([]string, len(p.Keys()))
-	for i, a := range p.Keys() {
+	list := make([]string, len(p.FallbackKeys()))
+	for i, a := range p.FallbackKeys() {
 		list[i] = fmt.Sprintf("-m conntrack --ctstate DNAT --ctorigdst %s --ctorigdstport %d --ctdir ORIGINAL -j MARK --set-xmark %#x/%#x",
 			a, p.Port, rules.HostMark, rules.HostMask)
 	}
@@ -175,7 +171,7 @@ func (p *planner) markRules() []string {
 }
 
 func (p *planner) notrackRules(local bool) []string {
-	var list []string
+	list := make([]string, 0, 2*len(p.Addresses)+2*len(p.FallbackKeys()))
 	untested := ""
 	if local { // a test of the fallback passes the lease, and then takes the rules that a pod's packet would
 		untested = testMark("! ") + " "
@@ -185,24 +181,29 @@ func (p *planner) notrackRules(local bool) []string {
 			list = append(list, fmt.Sprintf("-d %s %s %s %s", p.host(a), to(proto, p.Port), mark(""), notrack))
 		}
 	}
-	return append(
-		list,
-		fmt.Sprintf("%s %s %s%s", to("udp", p.Port), p.inSet("lease"), untested, notrack),
-		fmt.Sprintf("%s %s %s%s", to("tcp", p.Port), p.inSet("lease"), untested, notrack),
-	)
+	for _, a := range p.FallbackKeys() { // the set has the addresses of redirects too, whose packets must be tracked
+		for _, proto := range []string{"udp", "tcp"} {
+			list = append(list, fmt.Sprintf("-d %s %s %s %s%s", p.host(a), to(proto, p.Port), p.inSet("lease"), untested, notrack))
+		}
+	}
+	return list
 }
 
-// serviceZoneRules puts UDP into a zone. TCP needs none: a session stays with the target of
-// its SYN.
-func (p *planner) serviceZoneRules(local bool) []string {
-	list := make([]string, len(p.Services))
+// redirectZoneRules puts UDP into a zone. TCP needs none: a session stays with the target of
+// its SYN. With Track, sessions are tracked while the lease is held, and no longer: without it conntrack would see one direction of those
+// with the server. So then the sessions with the agent end with the lease.
+func (p *planner) redirectZoneRules(local bool) []string {
+	list := make([]string, 0, 2*len(p.Redirects()))
 	others := mark("! ")
 	if local && p.FallsBack() {
 		others += " " + testMark("! ")
 	}
-	for i, s := range p.Services {
-		list[i] = fmt.Sprintf("-d %s %s %s %s -j CT --zone-orig %d",
-			p.host(s), to("udp", p.Port), others, p.inSet("lease"), rules.Zone)
+	for _, d := range p.Redirects() {
+		list = append(list, fmt.Sprintf("-d %s %s %s %s -j CT --zone-orig %d",
+			p.host(d.From), to("udp", p.Port), others, p.inSet("lease"), rules.Zone))
+		if p.Track && !slices.Contains(p.FallbackKeys(), d.From) {
+			list = append(list, fmt.Sprintf("-d %s %s %s %s %s", p.host(d.From), to("tcp", p.Port), others, p.inSet("lease"), track))
+		}
 	}
 	return list
 }
@@ -212,7 +213,7 @@ func (p *planner) answerRules() []string {
 	var list []string
 	for _, a := range p.Addresses {
 		s := "-s " + p.host(a)
-		if p.Mode == rules.LinkLocal {
+		if p.Mode == rules.LinkLocal && slices.Contains(p.FallbackKeys(), a) {
 			list = append(list, p.ports(func(proto string, port uint16) string {
 				return fmt.Sprintf("%s %s %s", s, from(proto, port), notrack)
 			})...)
@@ -227,6 +228,9 @@ func (p *planner) answerRules() []string {
 				fmt.Sprintf("%s %s %s", self, to(proto, p.Port), notrack),
 				fmt.Sprintf("%s %s %s", self, from(proto, p.Port), notrack),
 			)
+			if p.Track && slices.ContainsFunc(p.Servers, func(d rules.Redirect) bool { return d.To == a }) {
+				list = append(list, fmt.Sprintf("%s %s %s", s, from(proto, p.Port), track))
+			}
 		}
 		if p.Admin != 0 {
 			list = append(list, fmt.Sprintf("%s %s %s", s, from("tcp", p.Admin), notrack))
@@ -258,17 +262,14 @@ func (p *planner) inputRules() []string {
 func (p *planner) resetRules() []string {
 	var list []string
 	reset := "-j REJECT --reject-with tcp-reset"
-	if p.Mode == rules.Transparent {
-		for _, s := range p.Services {
-			list = append(list, fmt.Sprintf("-d %s %s -m conntrack --ctstate DNAT --ctorigdst %s %s %s",
-				p.host(p.Target(s)), to("tcp", p.Port), s, negate(p.inSet("drain")), reset))
-		}
+	for _, d := range p.Redirects() {
+		list = append(list, fmt.Sprintf("-d %s %s -m conntrack --ctstate DNAT --ctorigdst %s %s %s",
+			p.host(d.To), to("tcp", p.Port), d.From, negate(p.inSet("drain")), reset))
+	}
+	if p.Mode == rules.Transparent || len(p.Fallback) == 0 {
 		return list
 	}
-	if len(p.Fallback) == 0 {
-		return nil
-	}
-	for _, a := range p.Addresses {
+	for _, a := range p.FallbackKeys() {
 		list = append(list, fmt.Sprintf("-d %s %s %s -m conntrack ! --ctstate UNTRACKED %s %s %s",
 			p.host(a), to("tcp", p.Port), mark("! "), negate(p.inSet("lease")), negate(p.inSet("drain")), reset))
 	}
@@ -291,18 +292,19 @@ func (p *planner) outputRules() []string {
 	return list
 }
 
-// agentRules rewrites the Service's address to the agent's. If there is a fallback, its tests pass them: only this node sends these.
+// agentRules rewrites the addresses of redirects to the agent's. If there is a fallback, its tests pass them: only this node sends these.
 func (p *planner) agentRules() []string {
-	list := make([]string, 0, 4*len(p.Services))
+	redirects := p.Redirects()
+	list := make([]string, 0, 4*len(redirects))
 	others := []string{""}
 	if p.FallsBack() {
 		others = []string{testMark("! ") + " ", testMark("") + " -m addrtype ! --src-type LOCAL "}
 	}
-	for _, s := range p.Services {
-		target := "-j DNAT --to-destination " + netip.AddrPortFrom(p.Target(s), p.Port).String()
+	for _, d := range redirects {
+		target := "-j DNAT --to-destination " + netip.AddrPortFrom(d.To, p.Port).String()
 		for _, opening := range []string{to("udp", p.Port), to("tcp", p.Port) + syn} {
 			for _, other := range others {
-				list = append(list, fmt.Sprintf("-d %s %s %s %s%s %s", p.host(s), opening, mark("! "), other, p.inSet("lease"), target))
+				list = append(list, fmt.Sprintf("-d %s %s %s %s%s %s", p.host(d.From), opening, mark("! "), other, p.inSet("lease"), target))
 			}
 		}
 	}
@@ -313,11 +315,11 @@ func (p *planner) agentRules() []string {
 // untracked and do not get here, except before the rules in raw are written: the tables are
 // written one after the other. Tests of the fallback are tracked.
 func (p *planner) fallbackRules() []string {
-	list := make([]string, 0, 2+2*len(p.Keys())*len(p.Fallback))
+	list := make([]string, 0, 2+2*len(p.FallbackKeys())*len(p.Fallback))
 	for _, proto := range []string{"udp", "tcp"} {
 		list = append(list, fmt.Sprintf("%s %s %s -j RETURN", to(proto, p.Port), p.inSet("lease"), testMark("! ")))
 	}
-	for _, a := range p.Keys() {
+	for _, a := range p.FallbackKeys() {
 		for _, opening := range []string{to("udp", p.Port), to("tcp", p.Port) + syn} {
 			for i, f := range p.Fallback {
 				share := ""
@@ -338,8 +340,8 @@ func fraction(n int) float64 { return math.Round((1<<31)/float64(n)) / (1 << 31)
 // node has the agent's address as its source, and answers to a pod must return through the
 // node.
 func (p *planner) masqueradeRules() []string {
-	list := make([]string, len(p.Keys()))
-	for i, a := range p.Keys() {
+	list := make([]string, len(p.FallbackKeys()))
+	for i, a := range p.FallbackKeys() {
 		list[i] = fmt.Sprintf("-m conntrack --ctstate DNAT --ctorigdst %s --ctorigdstport %d -j MASQUERADE", a, p.Port)
 		if p.Mode == rules.Transparent { // those to the agent were rewritten too
 			list[i] = fmt.Sprintf("! -d %s %s", p.host(p.Target(a)), list[i])

@@ -59,6 +59,15 @@ func without(r rules.Rules, change func(*rules.Rules)) rules.Rules {
 	return r
 }
 
+// withServers adds other servers, one of each family.
+func withServers(r *rules.Rules) {
+	to := addrs("169.254.20.11", "fd00:20::11")
+	r.Addresses = append(r.Addresses, to...)
+	for i, from := range addrs("10.203.0.2", "fd00:203::2") {
+		r.Servers = append(r.Servers, rules.Redirect{From: from, To: to[i]})
+	}
+}
+
 // plans are the rules that have golden files.
 func plans() map[string]rules.Rules {
 	return map[string]rules.Rules{
@@ -68,6 +77,8 @@ func plans() map[string]rules.Rules {
 		"link-local-no-admin":    without(linkLocal(), func(r *rules.Rules) { r.Admin = 0 }),
 		"link-local-two":         without(linkLocal(), func(r *rules.Rules) { r.Addresses = addrs("169.254.20.10", "169.254.20.11"); r.Port = 1053 }),
 		"transparent":            transparent(),
+		"servers":                without(linkLocal(), withServers),
+		"servers-cilium":         without(excluded(), withServers),
 		"excluded":               excluded(),
 		"transparent-ipv4":       without(transparent(), func(r *rules.Rules) { r.Services = r.Services[:1] }),
 	}

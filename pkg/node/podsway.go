@@ -80,7 +80,7 @@ func (w *podsWay) adapt(ctx context.Context, r *rules.Rules) {
 	if !r.FallsBack() || len(r.Fallback) == 0 { // the data plane is the fallback, and its own rules are right
 		return
 	}
-	w.read(ctx, dataplane.Flows{Addresses: r.Keys(), Port: r.Port, Fallback: r.Fallback})
+	w.read(ctx, dataplane.Flows{Addresses: r.FallbackKeys(), Port: r.Port, Fallback: r.Fallback})
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r.Track = r.Track || len(w.notracks) > 0

@@ -186,7 +186,7 @@ func (f *Fake) applyLocked(r rules.Rules) (changed bool) {
 	if f.rules == nil || !equal(f.rules, &r) {
 		changed = true
 	}
-	r.Addresses, r.Services, r.Fallback = slices.Clone(r.Addresses), slices.Clone(r.Services), slices.Clone(r.Fallback)
+	r.Addresses, r.Services, r.Servers, r.Fallback = slices.Clone(r.Addresses), slices.Clone(r.Services), slices.Clone(r.Servers), slices.Clone(r.Fallback)
 	f.rules = &r
 	if changed {
 		f.calls.Changed++
@@ -198,7 +198,7 @@ func (f *Fake) applyLocked(r rules.Rules) (changed bool) {
 func equal(a, b *rules.Rules) bool {
 	return a.Owner == b.Owner && a.Mode == b.Mode && a.Port == b.Port && a.Admin == b.Admin && a.Excluded == b.Excluded &&
 		a.Track == b.Track && a.MarkHost == b.MarkHost &&
-		slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Services, b.Services) && slices.Equal(a.Fallback, b.Fallback)
+		slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Services, b.Services) && slices.Equal(a.Servers, b.Servers) && slices.Equal(a.Fallback, b.Fallback)
 }
 
 func (f *Fake) notifyLocked() {
@@ -416,25 +416,21 @@ func (f *Fake) Route(p Packet) Route {
 		return direct
 	}
 	own := slices.Contains(r.Addresses, p.To.Addr())
-	service := r.Mode == rules.Transparent && slices.Contains(r.Services, p.To.Addr())
+	redirected := slices.ContainsFunc(r.Redirects(), func(d rules.Redirect) bool { return d.From == p.To.Addr() })
 	switch {
 	case own && r.Admin != 0 && p.To.Port() == r.Admin && p.Network == "tcp":
 		return Route{Decision: Direct, To: p.To}
-	case p.To.Port() != r.Port || !own && !service:
+	case p.To.Port() != r.Port || !own && !redirected:
 		return direct
 	case p.Marked:
 		return Route{Decision: Direct, To: p.To, Tracked: !own}
 	}
 	key := p.To.Addr()
 	draining := p.Network == "tcp" && p.Established && !p.Tracked && f.liveLocked(f.drains, key)
-	fallsBack := r.FallsBack() && slices.Contains(r.Keys(), key)
+	fallsBack := slices.Contains(r.FallbackKeys(), key)
 	test := p.Test && !p.Arrives && fallsBack
 	if held := f.liveLocked(f.leases, key); (held || draining) && !test {
-		to := p.To
-		if service {
-			to = netip.AddrPortFrom(r.Target(key), r.Port)
-		}
-		return Route{Decision: ToAgent, To: to}
+		return Route{Decision: ToAgent, To: netip.AddrPortFrom(r.Listener(key), r.Port)}
 	}
 	if p.Established && p.Tracked {
 		return Route{Decision: SameAsFirst, Tracked: true}

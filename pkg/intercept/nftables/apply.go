@@ -101,7 +101,7 @@ func (b *Backend) readContent(owner string) (content string, count int, err erro
 // clone returns a deep copy of r.
 func clone(r *rules.Rules) rules.Rules {
 	c := *r
-	c.Addresses, c.Services, c.Fallback = slices.Clone(r.Addresses), slices.Clone(r.Services), slices.Clone(r.Fallback)
+	c.Addresses, c.Services, c.Servers, c.Fallback = slices.Clone(r.Addresses), slices.Clone(r.Services), slices.Clone(r.Servers), slices.Clone(r.Fallback)
 	return c
 }
 

@@ -71,7 +71,7 @@ func (b *Backend) staleFlows(r *rules.Rules) (staleFlows []flow, err error) {
 	b.reader.mu.Lock()
 	defer b.reader.mu.Unlock()
 	var errs []error
-	for _, a := range r.Keys() {
+	for _, a := range r.FallbackKeys() {
 		part := r.Family(a.Is6())
 		if len(part.Fallback) == 0 {
 			continue

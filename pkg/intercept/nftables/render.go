@@ -138,12 +138,12 @@ const (
 // lease on their destination. A chain precedes those that jump to it.
 func addLeases(tx *batch, r *rules.Rules) {
 	addSets(tx)
-	arriving := chainQuery
-	if r.Mode == rules.Transparent {
+	arriving, rewrites := chainQuery, len(r.Redirects()) > 0
+	tx.chain(chainQuery)
+	if rewrites {
 		arriving = chainRewrite
 		tx.chain(chainRewrite)
 	}
-	tx.chain(chainQuery)
 	tx.chain(chainReply)
 	tx.baseChain(chainPrerouting, "filter", unix.NF_INET_PRE_ROUTING, priorityLease)
 	tx.baseChain(chainOutput, "filter", unix.NF_INET_LOCAL_OUT, priorityLease)
@@ -156,7 +156,7 @@ func addLeases(tx *batch, r *rules.Rules) {
 	}
 	tx.rule(chainOutput, "queries of this node", udpTo(r.Port), goTo(chainQuery))
 	tx.rule(chainOutput, "queries of this node", tcpTo(r.Port), goTo(chainQuery))
-	if r.Mode == rules.Transparent {
+	if rewrites {
 		// Rewritten queries of this node's processes need a chain of type route, which repeats
 		// the route lookup. Answers keep their route and skip it.
 		tx.baseChain(chainRoute, "route", unix.NF_INET_LOCAL_OUT, priorityLease)
@@ -167,6 +167,7 @@ func addLeases(tx *batch, r *rules.Rules) {
 		tx.rule(chainRoute, "queries of this node", tcpTo(r.Port), goTo(chainRewrite))
 	}
 	for f, part := range parts(r) {
+		addRedirectRules(tx, f, part)
 		if r.Mode == rules.Transparent {
 			addTransparentRules(tx, f, part)
 		} else {
@@ -186,28 +187,40 @@ func addTestRules(tx *batch, chain string, port uint16) {
 
 // addLinkLocalRules adds the rules of a family whose clients query the agent's address.
 func addLinkLocalRules(tx *batch, f family, r *rules.Rules) {
-	tx.rule(chainQuery, "leased: to the agent", f.is(), f.toAny(leaseSet), notrack())
+	for _, a := range r.FallbackKeys() { // the sets have the addresses of redirects too
+		tx.rule(chainQuery, "leased: to the agent", f.is(), f.to(a), f.toAny(leaseSet), notrack())
+	}
 	for _, a := range r.Addresses {
 		tx.rule(chainQuery, "from the agent to itself", f.is(), f.to(a), marked(true), notrack())
 		tx.rule(chainReply, "from the agent", f.is(), f.from(a), notrack())
 	}
 	// The SYN decides where a session goes: nothing else distinguishes a new session from one
 	// that the agent still has.
-	tx.rule(chainQuery, "draining: new sessions to the fallback", f.is(), f.toAny(drainSet), f.recordSession(movedSet), accept())
-	tx.rule(chainQuery, "draining: open sessions to the agent", f.is(), f.toAny(drainSet), f.notRecorded(movedSet), notrack())
+	for _, a := range r.FallbackKeys() {
+		tx.rule(chainQuery, "draining: new sessions to the fallback", f.is(), f.to(a), f.toAny(drainSet), f.recordSession(movedSet), accept())
+		tx.rule(chainQuery, "draining: open sessions to the agent", f.is(), f.to(a), f.toAny(drainSet), f.notRecorded(movedSet), notrack())
+	}
+}
+
+// addRedirectRules adds the rules that rewrite the addresses of a family to the agent's.
+func addRedirectRules(tx *batch, f family, r *rules.Rules) {
+	redirects := r.Redirects()
+	for _, d := range redirects {
+		s, a := d.From, d.To
+		tx.rule(chainRewrite, "leased: to the agent", f.is(), f.to(s), f.toAny(leaseSet), marked(false), f.rewriteAddress(f.dest, a), notrack())
+		tx.rule(chainRewrite, "draining: new sessions to the server", f.is(), f.to(s), f.toAny(drainSet), f.recordSession(movedSet), accept())
+		tx.rule(chainRewrite, "draining: open sessions to the agent",
+			f.is(), f.to(s), f.toAny(drainSet), f.notRecorded(movedSet), marked(false), f.rewriteAddress(f.dest, a), notrack())
+		// A process of this node queries a from a: the answer, from a to a, is not rewritten.
+		tx.rule(chainReply, "from the agent as the server", f.is(), f.from(a), f.notTo(a), f.rewriteAddress(f.source, s), notrack())
+	}
+	if r.Mode == rules.LinkLocal && len(redirects) > 0 {
+		tx.rule(chainRewrite, "all others", f.is(), goTo(chainQuery))
+	}
 }
 
 // addTransparentRules adds the rules of a family whose clients query the Service's address.
 func addTransparentRules(tx *batch, f family, r *rules.Rules) {
-	for _, s := range r.Services {
-		a := r.Target(s)
-		tx.rule(chainRewrite, "leased: to the agent", f.is(), f.to(s), f.toAny(leaseSet), marked(false), f.rewriteAddress(f.dest, a), notrack())
-		tx.rule(chainRewrite, "draining: new sessions to the service", f.is(), f.to(s), f.toAny(drainSet), f.recordSession(movedSet), accept())
-		tx.rule(chainRewrite, "draining: open sessions to the agent",
-			f.is(), f.to(s), f.toAny(drainSet), f.notRecorded(movedSet), marked(false), f.rewriteAddress(f.dest, a), notrack())
-		// A process of this node queries a from a: the answer, from a to a, is not rewritten.
-		tx.rule(chainReply, "from the agent as the service", f.is(), f.from(a), f.notTo(a), f.rewriteAddress(f.source, s), notrack())
-	}
 	for _, a := range r.Addresses {
 		tx.rule(chainRewrite, "to the agent itself", f.is(), f.to(a), notrack())
 		tx.rule(chainQuery, "to the agent itself", f.is(), f.to(a), notrack())
@@ -244,8 +257,8 @@ const (
 // addFallback adds the table that sends queries without a lease to the fallback, if there
 // is one. It does not match leases: packets for the agent are untracked and never reach NAT.
 func addFallback(tx *batch, r *rules.Rules) {
-	reachable := func(t netip.AddrPort) bool { part := r.Family(t.Addr().Is6()); return len(part.Keys()) > 0 }
-	if !r.FallsBack() || !slices.ContainsFunc(r.Fallback, reachable) {
+	reachable := func(t netip.AddrPort) bool { part := r.Family(t.Addr().Is6()); return len(part.FallbackKeys()) > 0 }
+	if !slices.ContainsFunc(r.Fallback, reachable) {
 		return
 	}
 	tx.addTable(fallbackTable, 0)
@@ -288,7 +301,7 @@ func addFallbackRules(tx *batch, f family, r *rules.Rules) {
 	if r.Mode == rules.Transparent {
 		resets = append(resets, chainForward, chainOwn)
 	}
-	for _, a := range r.Keys() {
+	for _, a := range r.FallbackKeys() {
 		// A TCP session with the agent is not sent to a fallback when the lease ends: its next packet is no SYN.
 		query := slices.Concat(udpTo(r.Port), f.is(), f.to(a), marked(false))
 		session := slices.Concat(tcpTo(r.Port), flags(flagSYN|flagACK, flagSYN), f.is(), f.to(a), marked(false))
@@ -333,7 +346,7 @@ func addTrackRules(tx *batch, r *rules.Rules) {
 	}
 	tx.rule(chainTrackQuery, "to Cilium's proxy", isProxied(), accept())
 	for f, part := range parts(r) {
-		for _, a := range part.Keys() {
+		for _, a := range part.FallbackKeys() {
 			tx.rule(chainTrackQuery, "not leased", f.is(), f.to(a), tracked(), marked(false), track())
 		}
 		for _, t := range part.Fallback {
@@ -345,7 +358,7 @@ func addTrackRules(tx *batch, r *rules.Rules) {
 
 // addMarkRules marks the queries that masquerading then gives the node's address.
 func addMarkRules(tx *batch, f family, r *rules.Rules) {
-	for _, a := range r.Keys() {
+	for _, a := range r.FallbackKeys() {
 		for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 			tx.rule(chainMark, "as the node's own", isDNAT(), isOriginal(), f.is(), f.originallyTo(a, proto, r.Port), markHost())
 		}

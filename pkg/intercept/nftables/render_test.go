@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/nodecache/node-cache/internal/assert"
@@ -28,7 +29,14 @@ func shapes() []shape {
 	cilium.Track, cilium.MarkHost = true, true
 	excluded := transparentRules()
 	excluded.Excluded, excluded.Track, excluded.Fallback = true, true, cilium.Fallback
+	servers := cilium
+	servers.Addresses = append(slices.Clone(servers.Addresses), netip.MustParseAddr("169.254.20.11"), netip.MustParseAddr("fd00::a:2"))
+	servers.Servers = []rules.Redirect{
+		{From: netip.MustParseAddr("10.203.0.2"), To: netip.MustParseAddr("169.254.20.11")},
+		{From: netip.MustParseAddr("fd00:203::2"), To: netip.MustParseAddr("fd00::a:2")},
+	}
 	return []shape{
+		{name: "servers", rules: servers},
 		{name: "excluded", rules: excluded},
 		{name: "link-local-cilium", rules: cilium},
 		{name: "link-local", rules: linkLocalRules(netip.MustParseAddrPort("10.201.0.2:53"), netip.MustParseAddrPort("10.201.0.3:5353"), netip.MustParseAddrPort("[fd00:201::2]:53"))},

@@ -15,9 +15,12 @@
 //	                  address is rewritten to          data plane serves the Service's
 //	                  the agent's                      address
 //	  with Excluded   the same                         to one of Fallback, as in LinkLocal
+//	Servers           to the agent's address for it    unchanged: the server
+//
+// Other servers ([Rules].Servers) are redirected in each mode. So Transparent is a case of [Rules.Redirects].
 //
 // Packets with [Mark] are the agent's own. The rules never send them to a fallback and
-// never rewrite the Service's address in them. Those to an address of the agent are
+// never rewrite the address of a Service or server in them. Those to an address of the agent are
 // untracked with or without a lease: the agent's self-query must test the agent's own
 // socket.
 //

@@ -49,12 +49,19 @@ const (
 // String returns the configuration value of m.
 func (m Mode) String() string { return [...]string{"link-local", "transparent"}[m] }
 
+// A Redirect rewrites the address of queries and of their replies, without state: so each address of the agent replaces one address only.
+type Redirect struct {
+	From netip.Addr // the address that clients query
+	To   netip.Addr // one of the agent's
+}
+
 // Rules are the rules of one node.
 type Rules struct {
 	Owner     string           // the agent that writes the rules, 1 to 16 of a-z0-9
 	Mode      Mode             //
 	Addresses []netip.Addr     // the agent listens here; unique, no zones, none unspecified
 	Services  []netip.Addr     // Transparent: the DNS Service, at most one per family; rewritten to the family's first of Addresses
+	Servers   []Redirect       // other servers; without a lease their queries are left alone
 	Excluded  bool             // Transparent: the data plane leaves packets to Services as they are, so that no proxy answers them
 	Port      uint16           // DNS port, at Addresses and at Services
 	Admin     uint16           // TCP port of the admin server at Addresses; 0: it listens elsewhere
@@ -82,10 +89,26 @@ func (r *Rules) Check() error {
 	for i, s := range r.Services {
 		errs = append(errs, r.checkService(s, r.Services[:i]))
 	}
+	for i := range r.Servers {
+		errs = append(errs, r.checkServer(i))
+	}
 	for i, f := range r.Fallback {
 		errs = append(errs, r.checkFallback(f, r.Fallback[:i]))
 	}
 	return errors.Join(errs...)
+}
+
+func (r *Rules) checkServer(i int) error {
+	s, others := r.Servers[i], slices.Delete(r.Redirects(), len(r.Redirects())-len(r.Servers)+i, len(r.Redirects())-len(r.Servers)+i+1)
+	switch {
+	case s.From.Is4() != s.To.Is4() || !slices.Contains(r.Addresses, s.To):
+		return fmt.Errorf("server %s: %s is no agent address of this family", s.From, s.To)
+	case slices.Contains(r.Addresses, s.From):
+		return fmt.Errorf("server %s is the agent itself", s.From)
+	case slices.ContainsFunc(others, func(o Redirect) bool { return o.From == s.From || o.To == s.To }):
+		return fmt.Errorf("server %s and its agent address %s: one of the two is used twice", s.From, s.To)
+	}
+	return nil
 }
 
 func (r *Rules) checkService(s netip.Addr, before []netip.Addr) error {
@@ -110,15 +133,46 @@ func (r *Rules) checkFallback(f netip.AddrPort, before []netip.AddrPort) error {
 	return nil
 }
 
-// FallsBack reports whether queries go to Fallback while the lease is not held. Otherwise the data plane serves them.
+// FallsBack reports whether queries go to Fallback while the lease is not held, but for those to Servers. Otherwise the data plane
+// serves them.
 func (r *Rules) FallsBack() bool { return r.Mode == LinkLocal || r.Excluded }
+
+// FallbackKeys returns the addresses whose queries go to Fallback while the lease is not held.
+func (r *Rules) FallbackKeys() []netip.Addr {
+	if !r.FallsBack() {
+		return nil
+	}
+	return r.own()
+}
 
 // Keys returns the addresses that clients query.
 func (r *Rules) Keys() []netip.Addr {
-	if r.Mode == LinkLocal {
-		return r.Addresses
+	keys := r.own()
+	for _, s := range r.Servers {
+		keys = append(keys, s.From)
 	}
-	return r.Services
+	return keys
+}
+
+// own returns the addresses that clients query for DNS of the cluster, as a new list.
+func (r *Rules) own() []netip.Addr {
+	if r.Mode == Transparent {
+		return slices.Clone(r.Services)
+	}
+	return slices.DeleteFunc(slices.Clone(r.Addresses), func(a netip.Addr) bool {
+		return slices.ContainsFunc(r.Servers, func(s Redirect) bool { return s.To == a })
+	})
+}
+
+// Redirects returns the addresses that are rewritten to the agent's: Services, then Servers.
+func (r *Rules) Redirects() []Redirect {
+	list := make([]Redirect, 0, len(r.Services)+len(r.Servers))
+	if r.Mode == Transparent {
+		for _, s := range r.Services {
+			list = append(list, Redirect{From: s, To: r.Target(s)})
+		}
+	}
+	return append(list, r.Servers...)
 }
 
 func isOwner(s string) bool {
@@ -136,16 +190,28 @@ type Lease struct {
 	Probe netip.Addr // the address of the agent's own socket
 }
 
-// Leases returns the leases of r, in the order of Addresses or Services.
+// Leases returns the leases of r, in the order of Keys.
 func (r *Rules) Leases() []Lease {
 	leases := make([]Lease, len(r.Keys()))
 	for i, key := range r.Keys() {
-		leases[i] = Lease{Key: key, Probe: key}
-		if r.Mode == Transparent {
-			leases[i].Probe = r.Target(key)
-		}
+		leases[i] = Lease{Key: key, Probe: r.Listener(key)}
 	}
 	return leases
+}
+
+// IsServer reports whether key is the address of one of Servers.
+func (r *Rules) IsServer(key netip.Addr) bool {
+	return slices.ContainsFunc(r.Servers, func(s Redirect) bool { return s.From == key })
+}
+
+// Listener returns the agent's address that receives the queries to key, one of Keys: another one if it is rewritten.
+func (r *Rules) Listener(key netip.Addr) netip.Addr {
+	for _, d := range r.Redirects() {
+		if d.From == key {
+			return d.To
+		}
+	}
+	return key
 }
 
 // Target returns the agent's address that replaces the Service's address s: the first
@@ -166,6 +232,7 @@ func (r *Rules) Family(v6 bool) Rules {
 	other := func(a netip.Addr) bool { return a.Is6() != v6 }
 	part.Addresses = slices.DeleteFunc(slices.Clone(r.Addresses), other)
 	part.Services = slices.DeleteFunc(slices.Clone(r.Services), other)
+	part.Servers = slices.DeleteFunc(slices.Clone(r.Servers), func(s Redirect) bool { return other(s.From) })
 	part.Fallback = slices.DeleteFunc(slices.Clone(r.Fallback), func(f netip.AddrPort) bool { return other(f.Addr()) })
 	return part
 }
