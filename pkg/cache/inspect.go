@@ -24,6 +24,7 @@ type Entry struct {
 	Name    []byte    // canonical wire form
 	Type    uint16    // 0: all types, because the name does not exist
 	DO, CD  bool      // flags of the questions it answers
+	Outside bool      // it is of the outside view, see resolve.Resolver.NewOutsideWorker
 	Subnet  []byte    // RFC 7871 option data; nil: none
 	Kept    bool      // the answer is kept, see Answer.Kept
 	Vouched bool      // Kept, and a call of Vouch keeps it now
@@ -167,7 +168,7 @@ func (s *shard) publicEntry(e entry, at int64) Entry {
 		Age: time.Duration(max(0, at-e.stored())), Left: time.Duration(s.end(e) - at), Hits: int(e.hits()), Size: e.size(),
 	}
 	if tail := e.tail(); len(tail) > 0 {
-		v.DO, v.CD = wire.KeyFlags(tail[0])
+		v.DO, v.CD, v.Outside = wire.KeyFlags(tail[0])
 		if len(tail) > 1 {
 			v.Subnet = bytes.Clone(tail[1:])
 		}
@@ -206,6 +207,6 @@ func (e *Entry) compare(o *Entry) int {
 	}
 	return cmp.Or(
 		bytes.Compare(e.Name, o.Name), cmp.Compare(e.Type, o.Type),
-		flag(e.DO)-flag(o.DO), flag(e.CD)-flag(o.CD), bytes.Compare(e.Subnet, o.Subnet),
+		flag(e.DO)-flag(o.DO), flag(e.CD)-flag(o.CD), flag(e.Outside)-flag(o.Outside), bytes.Compare(e.Subnet, o.Subnet),
 	)
 }

@@ -141,20 +141,21 @@ func TestInspectKeys(t *testing.T) {
 	t.Parallel()
 	c := newCache(t, cache.Prefetch{})
 	subnet := []byte{0, 1, 24, 0, 192, 0, 2}
-	tails := [][]byte{{0}, {1}, {2}, {3}, append([]byte{1}, subnet...)}
+	tails := [][]byte{{0}, {1}, {2}, {3}, {4}, append([]byte{1}, subnet...)}
 	for _, tail := range tails {
 		key := keyOf("a.example.", wire.TypeA, tail...)
 		c.Put(key, plain(key, time.Minute, 4), epoch)
 	}
 	type view struct {
-		DO, CD bool
-		Subnet []byte
+		DO, CD  bool
+		Outside bool
+		Subnet  []byte
 	}
 	var got []view
 	for _, e := range c.Inspect(name(keyOf("a.example.", 0)), epoch) {
-		got = append(got, view{e.DO, e.CD, e.Subnet})
+		got = append(got, view{e.DO, e.CD, e.Outside, e.Subnet})
 	}
-	want := []view{{}, {CD: true}, {DO: true}, {DO: true, Subnet: subnet}, {DO: true, CD: true}}
+	want := []view{{}, {Outside: true}, {CD: true}, {DO: true}, {DO: true, Subnet: subnet}, {DO: true, CD: true}}
 	assert.Same(t, "result", want, got)
 }
 

@@ -117,6 +117,9 @@ func (w *waiter) explain(plan *Plan, source Source, said *detail, msg []byte, no
 		}
 	}
 	a, key := w.begin(source, said), ask.AppendKey(nil, sought) // a key without the client subnet
+	if plan.isOutside() {
+		key = ask.AppendOutsideKey(nil, sought)
+	}
 	switch source {
 	case SourceUpstream:
 		if e, ok := plan.Cache.Peek(key, now); ok && e.State <= cache.PrefetchDue {

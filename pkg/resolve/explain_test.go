@@ -34,7 +34,12 @@ func local(p *resolve.Plan) {
 // explanations sends q as the client near and returns what the reply explains.
 func explanations(t *testing.T, r *resolve.Resolver, q *dns.Msg) (list []string) {
 	t.Helper()
-	c := newClient(r, false)
+	return explanationsTo(t, newClient(r, false), q)
+}
+
+// explanationsTo is explanations for a client that exists.
+func explanationsTo(t *testing.T, c *client, q *dns.Msg) (list []string) {
+	t.Helper()
 	c.from.Addr = netip.MustParseAddrPort(near)
 	m := unpack(t, c.exchange(t, pack(t, q)))
 	if opt := m.IsEdns0(); opt != nil {

@@ -51,6 +51,7 @@ type Plan struct {
 	Zones     zone.Zones // zones of the cluster; empty: none
 	Cache     *cache.Cache
 	Routes    []Route
+	Outside   []Route       // those of the outside view, see compileOutside; empty: its queries fail
 	UDPSize   int           // maximum bytes of a UDP reply, 512 to 4096
 	Deadline  time.Duration // maximum time for one query of a client, from its arrival
 	Inflight  int           // maximum in-flight queries
@@ -110,6 +111,7 @@ type Plan struct {
 	routes    map[string]*Route // the Routes by Suffix
 	anySubnet bool              // a route has Subnet
 	longest   int               // length of the longest Suffix, in bytes
+	outside   *Plan             // of the outside view; the plan itself if it is that one
 }
 
 // route returns the route with the longest suffix of the canonical name, nil if no route matches or the one found has no upstream.

@@ -63,6 +63,7 @@ func New(cfg Config) (*Resolver, error) {
 // owns plan from here on.
 func (r *Resolver) Swap(plan *Plan) {
 	plan.compile()
+	plan.outside = plan.compileOutside()
 	r.plan.Store(plan)
 }
 

@@ -91,7 +91,7 @@ func (d *responseBuilder) validateAndStore(f *inFlight, answer *wire.Message) er
 	if !f.route.NoStore {
 		d.store(f, life)
 	}
-	if plan := f.r.plan.Load(); plan.Block != nil {
+	if plan := f.r.latest(f.plan); plan.Block != nil {
 		d.block(plan, f.name(), answer.Raw)
 	}
 	return nil
@@ -110,7 +110,7 @@ func (d *responseBuilder) store(f *inFlight, life time.Duration) {
 		return
 	}
 	d.answer.Msg, d.answer.Lifetime = d.msg, life
-	plan := f.r.plan.Load()
+	plan := f.r.latest(f.plan)
 	if plan.Block != nil {
 		plan.markAlias(f.name(), d.msg)
 	}
@@ -120,7 +120,7 @@ func (d *responseBuilder) store(f *inFlight, life time.Duration) {
 	if d.deniesName && f.plan.Cut {
 		f.r.cuts.add(f.name(), d.now.Sub(f.r.epoch)+life)
 	}
-	plan = f.r.plan.Load() // again: one that came before Put may have purged the cache before this answer was in it
+	plan = f.r.latest(f.plan) // again: one that came before Put may have purged the cache before this answer was in it
 	if plan != f.plan {
 		if route := plan.route(f.name()); route == nil || route.NoStore || route.Upstream != f.route.Upstream {
 			// A reload has changed the route, and may have flushed the cache before this answer arrived.
@@ -157,7 +157,7 @@ func (d *responseBuilder) recordFailure(f *inFlight, err error) {
 	d.q.EDNS = false // the cached failure is for all clients: it has no OPT record
 	d.buf = d.q.AppendEmpty(d.buf[:0], wire.RcodeServFail, &wire.ReplyOptions{EDE: wire.EDENone})
 	f.plan.Cache.PutFailure(f.key, d.buf, time.Second, f.plan.FailureTTL, d.now)
-	if plan := f.r.plan.Load(); plan.Block != nil {
+	if plan := f.r.latest(f.plan); plan.Block != nil {
 		plan.forgetBlocked(f.plan.Cache, f.key, d.buf)
 	}
 	d.q.EDNS = edns
@@ -201,7 +201,7 @@ func (d *responseBuilder) useStale(c *cache.Cache, key []byte) bool {
 	msg, ok := c.LookupStale(key, d.now, d.buf[:0])
 	if ok {
 		d.buf, d.msg, d.source, d.ede = msg, msg, SourceStale, staleEDE(msg)
-		if plan := d.r.plan.Load(); plan.Block != nil {
+		if plan := d.r.latest(d.plan); plan.Block != nil {
 			d.block(plan, keyName(key), msg)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 // for the next one, and counters that are added to the resolver's once per batch.
 type Worker struct {
 	r          *Resolver
+	outside    bool // it answers in the outside view
 	query      query
 	room       redirect // memory for the query's redirect
 	restorer   restorer
@@ -44,10 +45,17 @@ func (w *Worker) begin(plan *Plan, from *wire.Peer, now time.Time) *query {
 // AnswerFromMemory answers the query in pkt from memory if it can, and appends the reply to dst. After
 // wire.Missed the caller must call Resolve; until then pkt and from must not change.
 func (w *Worker) AnswerFromMemory(pkt []byte, from *wire.Peer, now time.Time, dst []byte) ([]byte, wire.Verdict) {
-	q := w.begin(w.r.plan.Load(), from, now)
+	plan := w.r.plan.Load()
+	if w.outside {
+		plan = plan.outside
+	}
+	q := w.begin(plan, from, now)
 	w.tally.begin(now)
 	if rcode := q.Parse(pkt); rcode != wire.RcodeSuccess {
 		return q.answerFault(rcode, pkt, dst)
+	}
+	if w.outside {
+		q.SetOutside()
 	}
 	if q.isSelfQuery() { // neither counted nor logged: the agent sends several a second
 		q.initReplyOptions()

@@ -101,10 +101,17 @@ func TestAppendKey(t *testing.T) {
 	for _, flags := range []uint16{0x0100, 0x0110} {
 		for _, do := range []uint16{0, 0x8000} {
 			q := parseQuery(t, ask(flags, labels("www", "Example"), opt(1232, 0, do)))
-			assert.Same(t, "result", q.Key(), q.AppendKey(nil, q.Name()))
-			isDO, isCD := wire.KeyFlags(q.Key()[len(q.Name())+2])
-			if isDO != q.DO || isCD != q.CD {
-				t.Errorf("flags DO=%t CD=%t, want %t and %t", isDO, isCD, q.DO, q.CD)
+			for _, outside := range []bool{false, true} {
+				key := q.AppendKey(nil, q.Name())
+				if outside {
+					q.SetOutside()
+					key = q.AppendOutsideKey(nil, q.Name())
+				}
+				assert.Same(t, "result", q.Key(), key)
+				isDO, isCD, isOutside := wire.KeyFlags(q.Key()[len(q.Name())+2])
+				if isDO != q.DO || isCD != q.CD || isOutside != outside {
+					t.Errorf("flags DO=%t CD=%t outside=%t, want %t, %t and %t", isDO, isCD, isOutside, q.DO, q.CD, outside)
+				}
 			}
 		}
 	}

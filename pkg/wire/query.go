@@ -18,10 +18,11 @@ const (
 	maxSubnet     = 20 // bytes of a client-subnet option: family, two lengths, an IPv6 address
 )
 
-// Key flags: the bits that change the answer to one name and type.
+// Key flags: the bits that change the answer to one name and type, and the view.
 const (
 	keyDO = 1 << iota
 	keyCD
+	keyOutside
 )
 
 // A Question holds what a reply needs from its query. Its slices point into the packet.
@@ -54,7 +55,8 @@ type Query struct {
 	Padding   bool   // the query had the RFC 7830 option
 	TSIG      int    // offset of the TSIG record in the packet; 0: none
 
-	keyNameLen int // length of the name at the start of key
+	outside    bool // see SetOutside
+	keyNameLen int  // length of the name at the start of key
 	keyLen     int
 	key        [MaxName + 3 + maxSubnet]byte
 }
@@ -129,7 +131,7 @@ func (q *Query) reset() {
 	q.Question = Question{UDPSize: MinUDP}
 	q.Cookie, q.Subnet, q.ExplainTo = nil, nil, nil
 	q.Serial, q.HasSerial, q.Padding, q.TSIG = 0, false, false, 0
-	q.keyNameLen, q.keyLen = 0, 0
+	q.outside, q.keyNameLen, q.keyLen = false, 0, 0
 }
 
 // finishKey writes type and flags after the name in the key.
@@ -137,6 +139,9 @@ func (q *Query) finishKey() {
 	n := q.keyNameLen
 	binary.BigEndian.PutUint16(q.key[n:], q.Type)
 	q.key[n+2] = q.keyFlags()
+	if q.outside {
+		q.key[n+2] |= keyOutside
+	}
 	q.keyLen = n + 3
 }
 
@@ -276,6 +281,12 @@ func (q *Query) SetType(rrtype uint16) {
 	q.finishKey()
 }
 
+// SetOutside gives q the cache key of the outside view: another one than the same question has without it.
+func (q *Query) SetOutside() {
+	q.outside = true
+	q.finishKey()
+}
+
 // AppendQuestion appends the question to look up: canonical name, type, class.
 func (q *Query) AppendQuestion(dst []byte) []byte {
 	dst = append(dst, q.Name()...)
@@ -301,8 +312,7 @@ func (q *Question) OriginalType() uint16 { return binary.BigEndian.Uint16(q.ques
 // points into the packet.
 func (q *Question) QuestionSection() []byte { return q.question }
 
-// Key returns the cache key: canonical name, type, and the DO and CD bits (RFC 4035 section 3.2,
-// CVE-2024-0874). It is valid until the next Parse. It has no class: only IN is looked up.
+// Key returns the cache key: canonical name, type, the DO and CD bits (RFC 4035 section 3.2, CVE-2024-0874) and that of the outside view. It is valid until the next Parse. It has no class: only IN is looked up.
 func (q *Query) Key() []byte { return q.key[:q.keyLen] }
 
 // AddSubnetToKey adds the client subnet to the key, for a route that forwards the subnet. An answer
@@ -345,15 +355,24 @@ func (q *Question) For(room, prefix, suffix []byte, rrtype uint16) (Question, []
 }
 
 // AppendKey appends a cache key like that of [Query.Key], but for name, which is canonical and in wire
-// form. The key has no subnet.
+// form. The key has no subnet, and is none of the outside view.
 func (q *Question) AppendKey(dst, name []byte) []byte {
 	dst = append(dst, name...)
 	dst = binary.BigEndian.AppendUint16(dst, q.Type)
 	return append(dst, q.keyFlags())
 }
 
-// KeyFlags decodes the flags byte of a key, which follows name and type, into the DO and CD bits.
-func KeyFlags(flags byte) (do, cd bool) { return flags&keyDO != 0, flags&keyCD != 0 }
+// AppendOutsideKey appends the key of the outside view where AppendKey appends that of the other.
+func (q *Question) AppendOutsideKey(dst, name []byte) []byte {
+	dst = q.AppendKey(dst, name)
+	dst[len(dst)-1] |= keyOutside
+	return dst
+}
+
+// KeyFlags decodes the flags byte of a key, which follows name and type, into the DO and CD bits and the outside view.
+func KeyFlags(flags byte) (do, cd, outside bool) {
+	return flags&keyDO != 0, flags&keyCD != 0, flags&keyOutside != 0
+}
 
 // questionEnd returns the offset after the question of q, or -1.
 func questionEnd(q []byte) int {

@@ -33,7 +33,7 @@ type CacheView struct {
 type CacheEntry struct {
 	Name    string   `json:"name"`
 	Type    string   `json:"type"`             // "*": all types, because the name does not exist
-	Flags   []string `json:"flags,omitempty"`  // "DO", "CD": of the queries that the entry answers
+	Flags   []string `json:"flags,omitempty"`  // "DO", "CD": of the queries that the entry answers; "outside": of the outside view
 	Subnet  string   `json:"subnet,omitempty"` // client subnet of the entry, if its route stores answers by subnet
 	State   string   `json:"state"`            // a cache.Freshness
 	Rcode   string   `json:"rcode"`
@@ -152,6 +152,9 @@ func entryView(e *cache.Entry) CacheEntry {
 	}
 	if e.CD {
 		v.Flags = append(v.Flags, "CD")
+	}
+	if e.Outside {
+		v.Flags = append(v.Flags, "outside")
 	}
 	var m dns.Msg
 	if len(e.Msg) > 0 && m.Unpack(e.Msg) == nil {
