@@ -67,7 +67,7 @@ const maxSecret = 1 << 20
 
 // checkResolvConf checks a resolv.conf. The agent starts if it names no server, but not if it cannot be read.
 func checkResolvConf(key, file string, own *config.Listen, found *config.Findings) {
-	servers, excluded, err := upstream.ReadResolvConf(file, own.Receives)
+	servers, excluded, err := upstream.ReadResolvConf(file, upstream.Config{Self: own.Receives})
 	switch {
 	case err != nil:
 		found.Refuse(key, file, err)

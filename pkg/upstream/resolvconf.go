@@ -46,9 +46,9 @@ func (f *source) targets() []Target {
 }
 
 // ReadResolvConf returns the servers that a pool asks for the resolv.conf at a path, and those that it does not ask, each with the
-// reason. self is that of [Config].
-func ReadResolvConf(path string, self func(netip.AddrPort) bool) (servers []netip.AddrPort, excluded []Excluded, err error) {
-	f := &source{common: newCommon(Config{Self: self}), target: Target{ResolvConf: path}}
+// reason. cfg needs no Targets.
+func ReadResolvConf(path string, cfg Config) (servers []netip.AddrPort, excluded []Excluded, err error) {
+	f := &source{common: newCommon(cfg), target: Target{ResolvConf: path}}
 	text, err := f.read()
 	if err == nil {
 		servers, excluded = f.sortServers(text)
