@@ -148,3 +148,23 @@ func redirectedReused(n nodeHarness) {
 		n.release(b, n.servers(), 0)
 	}
 }
+
+// redirectedFallbackChanged changes the fallback: flows to other servers, which get their answers, are none of its old targets. Without its
+// entry, an answer that is on its way to a pod behind masquerading would be lost.
+func redirectedFallbackChanged(n nodeHarness) {
+	if n.cilium {
+		return // it exempts the flow from conntrack
+	}
+	b := n.redirector()
+	to := netip.AddrPortFrom(n.servers()[0], n.Port)
+	q := Query{From: Pod, Network: "udp", To: to}
+	n.expectConn("not leased", q, n.dial(q), Server(0))
+	before := n.Tracked(n.t, to)
+	if before == 0 {
+		n.t.Fatalf("the flow to %s is not tracked", to)
+	}
+	r := n.redirecting("first")
+	r.Fallback = r.Fallback[1:]
+	n.apply(b, r)
+	assert.Equal(n.t, "tracked flows to the server after a change of the fallback", before, n.Tracked(n.t, to))
+}

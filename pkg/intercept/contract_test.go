@@ -40,6 +40,7 @@ func runContract(t *testing.T, open func(t *testing.T) Node) {
 		{"other servers", redirected},
 		{"other servers, sessions drained", redirectedDrained},
 		{"other servers, UDP sockets reused", redirectedReused},
+		{"other servers, fallback changed", redirectedFallbackChanged},
 		{"rules applied again", applyRepeated},
 		{"state", stateRead},
 		{"leases without rules", withoutRules},
