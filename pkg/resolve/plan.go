@@ -132,6 +132,18 @@ func (p *Plan) route(name []byte) *Route {
 	}
 }
 
+// latest returns the current plan of the view that p belongs to.
+func (r *Resolver) latest(p *Plan) *Plan {
+	now := r.plan.Load()
+	if p.isOutside() {
+		return now.outside
+	}
+	return now
+}
+
+// isOutside reports whether p is the plan of the outside view.
+func (p *Plan) isOutside() bool { return p.outside == p }
+
 // owner returns the suffix of name that identifies the cluster object of its answer, nil for none; see Plan.Owner.
 func (p *Plan) owner(name []byte) []byte {
 	if p.Owner == nil {

@@ -83,6 +83,37 @@ func (p *Plan) compile() {
 	}
 }
 
+// compileOutside returns the plan of the outside view. It takes over what is listed here, so that a new feature of p is none of that view.
+func (p *Plan) compileOutside() *Plan {
+	o := &Plan{
+		Cache:  p.Cache,
+		Routes: p.Outside,
+
+		UDPSize:   p.UDPSize,
+		Deadline:  p.Deadline,
+		Inflight:  p.Inflight,
+		Waiting:   p.Waiting,
+		PerClient: p.PerClient,
+
+		FailureTTL: p.FailureTTL,
+		StaleAfter: p.StaleAfter,
+		Cut:        p.Cut,
+		Keepalive:  p.Keepalive,
+
+		Self:  p.Self, // for the agent's self-queries, which decide whether it gets these queries at all
+		Local: p.Local,
+		Loop:  p.Loop,
+
+		QueryLog: p.QueryLog,
+		Watchers: p.Watchers,
+		Tap:      p.Tap,
+		Pods:     p.Pods,
+	}
+	o.compile()
+	o.outside = o
+	return o
+}
+
 // Run waits for ctx to end and then for pending work: in-flight queries, which end by their deadline,
 // and transfers, which end with their client's session.
 func (r *Resolver) Run(ctx context.Context) error {
