@@ -356,7 +356,9 @@ func (c *Cache) Put(key []byte, a *Answer, now time.Time) {
 		if a.Kept && tag != 0 {
 			e[offFlags] |= flagKept
 		}
-		s.pin(e)
+		if s.pinned.Load() != nil {
+			s.pin(e)
+		}
 	}
 }
 

@@ -30,12 +30,15 @@ type pins map[string]struct{}
 // is not pinned.
 func (c *Cache) SetPinned(names [][]byte, window time.Duration) {
 	c.pinnedWindow.Store(int64(min(MaxStaleWindow, max(0, window))))
-	next := make(pins, len(names))
-	for _, name := range names[:min(len(names), MaxPinnedNames)] {
-		next[string(name)] = struct{}{}
+	var next *pins
+	if len(names) > 0 {
+		next = &pins{}
 	}
-	before := c.pinned.Swap(&next)
-	for _, set := range []*pins{before, &next} {
+	for _, name := range names[:min(len(names), MaxPinnedNames)] {
+		(*next)[string(name)] = struct{}{}
+	}
+	before := c.pinned.Swap(next)
+	for _, set := range []*pins{before, next} {
 		if set == nil {
 			continue
 		}
@@ -56,7 +59,7 @@ func (c *Cache) SetPinned(names [][]byte, window time.Duration) {
 func (s *shard) pin(e entry) {
 	e[offFlags] &^= flagPinned
 	names := s.pinned.Load()
-	if names == nil || len(*names) == 0 {
+	if names == nil {
 		return
 	}
 	rrtype, tail := e.rrtype(), e.tail()

@@ -399,3 +399,10 @@ func (m *Maker) observe(c *Cluster) {
 		c.Notifier.Changed() // until now the observer notified the old notifier
 	}
 }
+
+// SetZone has the endpoints in the topology zone of this node preferred. setting is cluster.nodeZone.
+func (c *Cluster) SetZone(setting string) {
+	if c.Endpoints != nil && c.Endpoints.SetZone(c.TopologyZone(setting)) && c.Discovery != nil {
+		c.Discovery.Wake()
+	}
+}

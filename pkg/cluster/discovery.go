@@ -75,10 +75,3 @@ func (m *Maker) makeDiscovery(c *Cluster, cfg *config.Config) error {
 	c.Discovery = discovery.New(settings)
 	return nil
 }
-
-// SetZone has the endpoints in the topology zone of this node preferred. setting is cluster.nodeZone.
-func (c *Cluster) SetZone(setting string) {
-	if c.Endpoints != nil && c.Endpoints.SetZone(c.TopologyZone(setting)) && c.Discovery != nil {
-		c.Discovery.Wake()
-	}
-}

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/panics"
 )
 
@@ -58,6 +59,9 @@ func New(cfg Config) (*Resolver, error) {
 	r.Swap(cfg.Plan)
 	return r, nil
 }
+
+// Zones returns the zones of the plan.
+func (r *Resolver) Zones() zone.Zones { return r.plan.Load().Zones }
 
 // Swap replaces the plan for new queries. In-flight queries finish with their own plan. The resolver
 // owns plan from here on.

@@ -3,7 +3,6 @@
 package resolve
 
 import (
-	"github.com/nodecache/node-cache/pkg/names/zone"
 	"github.com/nodecache/node-cache/pkg/wire"
 )
 
@@ -18,9 +17,6 @@ func (r *Resolver) ZoneOwner(name []byte) []byte {
 	}
 	return owner
 }
-
-// Zones returns the zones of the plan.
-func (r *Resolver) Zones() zone.Zones { return r.plan.Load().Zones }
 
 // changes reports whether one of the optional features has answers of its own for the name.
 func (p *Plan) changes(name []byte) bool {

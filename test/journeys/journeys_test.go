@@ -33,7 +33,7 @@ func TestJourneys(t *testing.T) {
 	}{
 		"A hit over UDP":                     {"hit", "idle", 12},
 		"A miss, asked of a resolver by TCP": {"miss", "idle", 30},
-		"A reload":                           {"reload", "idle", 29},
+		"A reload":                           {"reload", "idle", 33},
 		"An event of the API server":         {"event", "calm", 25},
 	} {
 		page := listed(t, "../../docs/journeys.md", heading)
