@@ -40,21 +40,29 @@ func TestWatched(t *testing.T) {
 		time.Sleep(15 * time.Minute) // as long as no other subscription without a query
 		assert.Same(t, "sessions", 1, len(h.opened))
 		assert.Same(t, "reports while nothing changes", 1, changed)
-		for i, addr := range []string{"10.96.0.7", "10.96.0.8"} {
+		reported := func(what string) { // once at least: a server may report a change twice
+			t.Helper()
+			if changed == 0 {
+				t.Errorf("no report after %s", what)
+			}
+			changed = 0
+		}
+		for _, addr := range []string{"10.96.0.7", "10.96.0.8"} {
+			changed = 0
 			r.put(addr)
 			time.Sleep(time.Millisecond)
 			synctest.Wait()
-			assert.Same(t, "reports after a change", 2+i, changed)
+			reported("a change")
 		}
 
 		assert.Same(t, "an answer to a client that asks for the name", "10.96.0.8", h.lookup())
 		assert.Same(t, "another", "hit", h.lookup())
 		_ = conns[0].Close()
 		synctest.Wait()
-		assert.Same(t, "reports after the session has ended", 4, changed)
+		reported("the session has ended")
 		assert.Same(t, "reported without a session", false, h.Reports())
 		time.Sleep(10 * time.Second)
-		assert.Same(t, "reports after the next one began", 5, changed)
+		reported("the next one began")
 		assert.Same(t, "reported by the next one", true, h.Reports())
 	})
 }
@@ -87,9 +95,11 @@ func TestServerLeaves(t *testing.T) {
 		next := netip.MustParseAddrPort("192.0.2.2:53")
 		gone = h.servers[0].Addr
 		h.servers = []upstream.Server{{Addr: next}}
-		time.Sleep(2 * time.Second)
+		time.Sleep(2100 * time.Millisecond) // until the next View
 		synctest.Wait()
-		assert.Same(t, "session two seconds later", "", h.Stats().Server)
+		if h.Stats().Server == "push://"+gone.String() {
+			t.Error("the session goes on")
+		}
 		time.Sleep(8 * time.Second)
 		assert.Same(t, "next session", "push://"+next.String(), h.Stats().Server)
 	})
