@@ -103,6 +103,7 @@ func TestInstallCentral(t *testing.T) {
 
 // inTurn returns what runs a step, unless one before has failed.
 func inTurn(t *testing.T) func(name string, step func(*testing.T)) {
+	t.Helper()
 	return func(name string, step func(*testing.T)) {
 		if !t.Failed() {
 			t.Run(name, step)
