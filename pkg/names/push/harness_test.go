@@ -324,3 +324,12 @@ func show(msg []byte) string {
 		return fmt.Sprintf("type %d", p.Type)
 	}
 }
+
+// discard is a Conn.
+type discard struct{}
+
+func (discard) SendMessage([]byte) bool { return true }
+func (discard) Push([]byte) bool        { return true }
+func (discard) HasRoom() bool           { return true }
+func (discard) Last([]byte)             {}
+func (discard) Abort()                  {}

@@ -51,12 +51,3 @@ func TestMemory(t *testing.T) { // not parallel: it measures the heap
 	}
 	runtime.KeepAlive(sessions)
 }
-
-// discard is a Conn.
-type discard struct{}
-
-func (discard) SendMessage([]byte) bool { return true }
-func (discard) Push([]byte) bool        { return true }
-func (discard) HasRoom() bool           { return true }
-func (discard) Last([]byte)             {}
-func (discard) Abort()                  {}
