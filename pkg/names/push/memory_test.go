@@ -15,7 +15,7 @@ import (
 	"github.com/nodecache/node-cache/pkg/names/push"
 )
 
-// Subscriptions of sessions with 300 each, a third of them to names that nobody else has, are estimated well, and take less than 180
+// Subscriptions of sessions with 300 each, a third of them to names of no other session, are estimated well, and take less than 180
 // bytes each: with SOAK for 3,333 sessions.
 func TestMemory(t *testing.T) { // not parallel: it measures the heap
 	count := 300
